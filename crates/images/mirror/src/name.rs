@@ -52,11 +52,23 @@ impl Registry {
         split_port(&self.0).1
     }
 
+    /// The name as one component of a repository's path, which has no colon; none for an address in brackets, and
+    /// for a host that no path takes for a registry.
+    #[must_use]
+    pub fn as_component(&self) -> Option<String> {
+        match self.port() {
+            _ if self.0.starts_with('[') || !Registry::looks_like_one(self.host()) => None,
+            None => Some(self.0.to_string()),
+            Some(port) => Some(format!("{}_{port}", self.host())),
+        }
+    }
+
     /// Whether a first component of a path is meant as a registry, by Docker's rule: it has a dot
     /// or a port, or is `localhost`.
     #[must_use]
     pub(crate) fn looks_like_one(component: &str) -> bool {
-        component.contains(['.', ':']) || component == "localhost"
+        let is_local = component == "localhost" || component.starts_with("localhost_");
+        component.contains(['.', ':']) || is_local
     }
 }
 
@@ -270,7 +282,8 @@ impl FromStr for Image {
 }
 
 /// The repository of a request (image-cache protocol: `ns` parameter, a registry as the first
-/// component of the path, else Docker Hub, whose bare names are `library/`).
+/// component of the path, else Docker Hub, whose bare names are `library/`). In a path the registry
+/// `a.example:5000` is also `a.example_5000`: Podman refuses a colon there.
 ///
 /// * `is_upstream`: whether a registry may be named by the first component.
 ///
@@ -288,13 +301,20 @@ pub(crate) fn source_of(
     if let Some((first, rest)) = name.split_once('/')
         && Registry::looks_like_one(first)
     {
-        let registry: Registry = first.parse()?;
+        let registry: Registry = port_by_underscore(first).unwrap_or_else(|| first.to_owned()).parse()?;
         if is_upstream(&registry) {
             return Ok(Source { repository: in_registry(&registry, rest)?, registry });
         }
     }
     let registry = Registry::docker_io();
     Ok(Source { repository: in_registry(&registry, name)?, registry })
+}
+
+/// `a.example:5000` for `a.example_5000`. The name of a host has no underscore.
+fn port_by_underscore(component: &str) -> Option<String> {
+    let (host, port) = component.rsplit_once('_')?;
+    let is_port = port.parse::<u16>().is_ok_and(|number| number.to_string() == port && number > 0);
+    is_port.then(|| format!("{host}:{port}"))
 }
 
 fn in_registry(registry: &Registry, name: &str) -> Result<Repository, BadName> {
@@ -321,6 +341,29 @@ mod tests {
         assert_eq!(source(None, "library/demo").unwrap(), "docker.io/library/demo");
         assert_eq!(source(None, "demo").unwrap(), "docker.io/library/demo");
         assert_eq!(source(Some("registry-1.docker.io"), "demo").unwrap(), "docker.io/library/demo");
+    }
+
+    #[test]
+    fn port_of_a_registry_in_a_path_follows_an_underscore() {
+        for (name, want) in [
+            ("a.example_5000/acme/app", "a.example:5000/acme/app"),
+            ("10.0.0.5_80/app", "10.0.0.5:80/app"),
+            ("localhost_5000/app", "localhost:5000/app"),
+            ("acme_5000/app", "docker.io/acme_5000/app"),
+        ] {
+            assert_eq!(source(None, name).unwrap(), want);
+        }
+        for name in ["a.example_0/app", "a.example_05/app", "a.example_70000/app", "a_b.example/app"] {
+            assert!(source(None, name).is_err(), "{name}");
+        }
+        for name in ["a.example:5000", "localhost:5000", "ghcr.io", "10.0.0.5:80"] {
+            let component = name.parse::<Registry>().unwrap().as_component().unwrap();
+            assert!(component.parse::<Repository>().is_ok(), "{component}");
+            assert_eq!(source(None, &format!("{component}/app")).unwrap(), format!("{name}/app"));
+        }
+        for name in ["[::1]:5000", "registry:5000", "registry"] {
+            assert_eq!(name.parse::<Registry>().unwrap().as_component(), None, "{name}");
+        }
     }
 
     #[test]

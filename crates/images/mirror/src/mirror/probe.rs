@@ -60,9 +60,11 @@ fn parts() -> [(Digest, Vec<u8>); 3] {
 
 impl Probes {
     /// The answer to a request for the probe; none to any other request. `arrived/TAG` says whether
-    /// a runtime asked for the tag.
+    /// a runtime asked for the tag. Podman and CRI-O put a registry in front of the repository.
     pub(super) fn answer(&self, path: &str) -> Option<Response<Body>> {
-        let rest = path.strip_prefix("/v2/")?.strip_prefix(PROBE)?.strip_prefix('/')?;
+        let path = path.strip_prefix("/v2/")?;
+        let in_registry = || path.split_once('/').and_then(|(_, rest)| rest.strip_prefix(PROBE));
+        let rest = path.strip_prefix(PROBE).or_else(in_registry)?.strip_prefix('/')?;
         let (kind, what) = rest.split_once('/')?;
         let what = what.replace("%3A", ":");
         let mut tags = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,6 +114,10 @@ mod tests {
         assert_eq!(status(&format!("manifests/{}", parts()[0].0)), StatusCode::OK);
         assert_eq!(status(&format!("blobs/sha256:{}", "0".repeat(64))), StatusCode::NOT_FOUND);
         assert!(probes.answer("/v2/weir.invalid/other/manifests/1").is_none());
+        assert!(probes.answer(&format!("/v2/a/b/{PROBE}/manifests/1")).is_none());
+        let by_podman = probes.answer(&format!("/v2/docker.io/{PROBE}/manifests/p1")).unwrap();
+        assert_eq!(by_podman.status(), StatusCode::OK);
+        assert_eq!(status("arrived/p1"), StatusCode::OK);
         for nth in 0..100 {
             status(&format!("manifests/m{nth}"));
         }
