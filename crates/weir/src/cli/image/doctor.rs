@@ -12,6 +12,7 @@ use weir_api::{Check, Doctor, ImagePeer, ImagePop, Verdict};
 use super::{
     super::{Session, doctor},
     runtimes::{self, Sockets},
+    setup::{containerd, registries},
     step::{ask, check},
 };
 
@@ -85,8 +86,14 @@ pub(super) fn run(args: &DoctorArgs, session: &mut Session<'_>) -> anyhow::Resul
                 }
                 checks.extend(clients(&args.root, listen));
                 if !args.no_pull {
-                    let sockets = Sockets { docker: &args.docker, containerd: &args.containerd };
-                    checks.extend(runtimes::checks(&sockets, listen));
+                    let served = registries::served(&args.root, listen).unwrap_or_default();
+                    let sockets = Sockets {
+                        docker: &args.docker,
+                        containerd: &args.containerd,
+                        rancher: Path::new("/run/k3s/containerd/containerd.sock"),
+                        crio: Path::new("/run/crio/crio.sock"),
+                    };
+                    checks.extend(runtimes::checks(&sockets, listen, &served));
                 }
             }
         }
@@ -152,85 +159,125 @@ fn way(listen: SocketAddr, image: &weir_image::Image) -> Check {
     }
 }
 
-/// Checks Docker's and containerd's files.
+/// Checks the files of the runtimes.
 fn clients(root: &Path, listen: SocketAddr) -> Vec<Check> {
     let url = format!("http://{listen}");
-    let mentions =
-        |file: &str| std::fs::read_to_string(root.join(file)).is_ok_and(|text| text.contains(&url));
+    let mentions = |file: &str, what: &str| {
+        std::fs::read_to_string(root.join(file)).is_ok_and(|text| text.contains(what))
+    };
     let mut checks = Vec::new();
-    for (name, dir, file) in [
-        ("docker", "etc/docker", "etc/docker/daemon.json"),
-        ("containerd", "etc/containerd", "etc/containerd/certs.d/_default/hosts.toml"),
-    ] {
-        if !root.join(dir).is_dir() {
-            continue;
-        }
-        checks.push(if mentions(file) {
+    let mut of_file = |name: &str, file: &str, what: &str| {
+        checks.push(if mentions(file, what) {
             check(name, Verdict::Ok, format!("/{file} names {url}"), None)
         } else {
             let found = format!("/{file} does not name {url}");
             check(name, Verdict::Warn, found, Some("`weir image setup` points it here"))
         });
+    };
+    let is_there = |dir: &str| root.join(dir).is_dir();
+    let config = containerd::Config::read(root);
+    let hosts = config.as_ref().map_or("etc/containerd/certs.d", |config| config.directory());
+    for (name, dir, file) in [
+        ("docker", "etc/docker", "etc/docker/daemon.json"),
+        ("containerd", "etc/containerd", &*format!("{hosts}/_default/hosts.toml")),
+        ("k3s", "etc/rancher/k3s", "etc/rancher/k3s/registries.yaml"),
+        ("rke2", "etc/rancher/rke2", "etc/rancher/rke2/registries.yaml"),
+    ] {
+        if is_there(dir) {
+            of_file(name, file, &url);
+        }
     }
-    let config = std::fs::read_to_string(root.join("etc/containerd/config.toml")).unwrap_or_default();
-    if root.join("etc/containerd/certs.d").is_dir() {
-        checks.extend(registry_section(&config));
+    for name in ["k3s", "rke2"] {
+        let (wanted, read) = (
+            format!("etc/rancher/{name}/registries.yaml"),
+            format!("var/lib/rancher/{name}/agent/etc/containerd/certs.d/_default/hosts.toml"),
+        );
+        if mentions(&wanted, &url) && !mentions(&read, &url) {
+            let found = format!("it has not read /{wanted} yet: /{read} does not name {url}");
+            checks.push(check(
+                name,
+                Verdict::Warn,
+                found,
+                Some("it reads the file when it starts: restart it"),
+            ));
+        }
+    }
+    if is_there("etc/containers") {
+        checks.push(match registries::served(root, listen) {
+            Err(why) => check("podman", Verdict::Warn, format!("{why:#}"), None),
+            Ok(served) if served.is_empty() => {
+                let found = format!("no registry of /etc/containers names {listen}");
+                check("podman", Verdict::Warn, found, Some("`weir image setup --only podman` points it here"))
+            }
+            Ok(served) => {
+                let found = format!("/etc/containers names {listen} for {}", served.join(" "));
+                check("podman", Verdict::Ok, found, None)
+            }
+        });
+    }
+    match config {
+        Err(why) => checks.push(check("containerd", Verdict::Warn, format!("{why:#}"), None)),
+        Ok(config) if is_there("etc/containerd/certs.d") => {
+            if let Some((found, advice)) = config.problem() {
+                let advice = format!("{advice}; nerdctl and ctr --hosts-dir look by themselves");
+                checks.push(check("containerd", Verdict::Warn, found, Some(&advice)));
+            }
+        }
+        Ok(_) => {}
     }
     checks
-}
-
-/// Judges containerd's `config_path`, by which the pulls of Kubernetes find the cache.
-fn registry_section(config: &str) -> Option<Check> {
-    let found = match config_paths(config) {
-        paths if paths.is_empty() => {
-            "its configuration has no config_path, so Kubernetes' pulls do not look into certs.d"
-        }
-        paths if paths.iter().any(|path| path.contains(':')) && !pulls_locally(config) => {
-            "its config_path names several directories, and pulls of containerd 2.1 and later go past the cache then"
-        }
-        _ => return None,
-    };
-    let advice = "set config_path = \"/etc/containerd/certs.d\" in its registry section, and restart containerd; \
-                  nerdctl and ctr --hosts-dir look by themselves";
-    Some(check("containerd", Verdict::Warn, found, Some(advice)))
-}
-
-/// The values of a key, without quotes and comments.
-fn values<'a>(config: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
-    config.lines().filter_map(move |line| {
-        let (name, value) = line.trim().split_once('=')?;
-        (name.trim() == key)
-            .then(|| value.split('#').next().unwrap_or_default().trim().trim_matches(['"', '\'']))
-    })
-}
-
-/// The values of `config_path` that name a directory, or several with colons between them.
-fn config_paths(config: &str) -> Vec<&str> {
-    values(config, "config_path").filter(|path| !path.is_empty()).collect()
-}
-
-/// Whether containerd 2 pulls without its transfer service, which takes a list for one directory.
-fn pulls_locally(config: &str) -> bool {
-    values(config, "use_local_image_pull").any(|value| value == "true")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// All that the checks of the files say, a line each.
+    fn told(root: &Path) -> String {
+        let checks = clients(root, "127.0.0.1:5050".parse().unwrap());
+        checks.iter().map(|check| format!("{} {:?} {}\n", check.name, check.verdict, check.found)).collect()
+    }
+
     #[test]
-    fn config_path_that_containerd_does_not_read_is_named() {
-        let section = "[plugins.\"io.containerd.cri.v1.images\".registry]\n";
-        let found = |text: &str| registry_section(&format!("{section}{text}\n")).map(|check| check.found);
-        let list = "  config_path = '/etc/containerd/certs.d:/etc/docker/certs.d'";
-        assert!(found(list).is_some_and(|text| text.contains("several directories")));
-        assert_eq!(found(&format!("use_local_image_pull = true\n{list}")), None);
-        assert_eq!(found("  config_path = \"/etc/containerd/certs.d\" # one: no list"), None);
-        for none in
-            ["", "config_path = ''", "# config_path = \"/etc/containerd/certs.d\"", "root = \"/a:/b\""]
-        {
-            assert!(found(none).is_some_and(|text| text.contains("no config_path")), "{none}");
+    fn files_of_each_runtime_are_told_good_or_without_the_cache() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let put = |path: &str, text: &str| {
+            std::fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
+            std::fs::write(root.join(path), text).unwrap();
+        };
+        assert_eq!(told(root), "");
+        for file in ["k3s/registries.yaml", "rke2/registries.yaml"] {
+            put(&format!("etc/rancher/{file}"), "");
         }
+        put("etc/containers/registries.conf", "");
+        put("etc/containerd/config.toml", "version = 3\n");
+        assert_eq!(told(root).matches("Warn").count(), 4, "{}", told(root));
+        put("etc/rancher/k3s/registries.yaml", "http://127.0.0.1:5050");
+        assert!(
+            told(root).contains("k3s Warn it has not read /etc/rancher/k3s/registries.yaml yet"),
+            "{}",
+            told(root)
+        );
+        put("var/lib/rancher/k3s/agent/etc/containerd/certs.d/_default/hosts.toml", "http://127.0.0.1:5050");
+        assert!(told(root).contains("k3s Ok") && !told(root).contains("k3s Warn"), "{}", told(root));
+        let entry = |listen: &str| {
+            let mirror = format!("[[registry.mirror]]\nlocation = \"{listen}/docker.io\"\n");
+            format!("[[registry]]\nprefix = \"docker.io\"\nlocation = \"docker.io\"\n{mirror}")
+        };
+        put("etc/containers/registries.conf.d/50-weir.conf", &entry("127.0.0.1:5050"));
+        assert!(
+            told(root).contains("podman Ok /etc/containers names 127.0.0.1:5050 for docker.io\n"),
+            "{}",
+            told(root)
+        );
+        // A later file replaces the entry.
+        put("etc/containers/registries.conf.d/60-own.conf", &entry("127.0.0.1:5051"));
+        assert!(told(root).contains("podman Warn no registry of /etc/containers names"), "{}", told(root));
+        put("etc/containers/registries.conf.d/70-bad.conf", "[[[");
+        assert!(told(root).contains("70-bad.conf: it is not TOML"), "{}", told(root));
+        put("etc/containerd/config.toml", "[[[");
+        assert!(told(root).contains("containerd Warn cannot read"), "{}", told(root));
     }
 
     #[test]

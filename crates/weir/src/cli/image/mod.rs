@@ -1,4 +1,4 @@
-//! `weir image`: the image cache of this node, and the setup of Docker and containerd for it.
+//! `weir image`: the image cache of this node, and the setup of container runtimes for it.
 
 mod doctor;
 mod runtime;
@@ -20,7 +20,7 @@ use super::{Session, lab};
 const UNIT_SOCKET: &str = "/run/weir-images/weir.sock";
 
 const EXAMPLES: &str = "Examples:
-  weir image setup                             point Docker and containerd at the cache
+  weir image setup                             point Docker, Podman, k3s ... at the cache
   weir image doctor                            does it work, all the way?
   weir image ls                                what is here
   weir image df                                how full it is, and what it saved
@@ -44,11 +44,11 @@ pub(super) struct ImageArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Point Docker and containerd at the cache
+    /// Point Docker, containerd, Podman, CRI-O, k3s and RKE2 at the cache
     Setup(setup::SetupArgs),
     /// Take back what setup did, to the byte
     Undo(setup::UndoArgs),
-    /// Check the way from Docker and containerd to the registries
+    /// Check the way from the container runtimes to the registries
     Doctor(doctor::DoctorArgs),
     /// List the images of the cache
     Ls,

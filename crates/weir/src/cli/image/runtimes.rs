@@ -23,6 +23,9 @@ const PULL_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct Sockets<'a> {
     pub(super) docker: &'a Path,
     pub(super) containerd: &'a Path,
+    /// containerd of k3s and RKE2.
+    pub(super) rancher: &'a Path,
+    pub(super) crio: &'a Path,
 }
 
 /// A pull by a runtime.
@@ -36,7 +39,9 @@ struct Pull {
 }
 
 /// One check for each installed runtime.
-pub(super) fn checks(sockets: &Sockets<'_>, mirror: SocketAddr) -> Vec<Check> {
+///
+/// * `served`: the registries for which Podman and CRI-O ask the mirror. None: they are not asked to pull.
+pub(super) fn checks(sockets: &Sockets<'_>, mirror: SocketAddr, served: &[String]) -> Vec<Check> {
     let mut checks = Vec::new();
     if sockets.docker.exists() {
         checks.push(judge(mirror, |tag| docker(sockets.docker, tag)));
@@ -44,14 +49,36 @@ pub(super) fn checks(sockets: &Sockets<'_>, mirror: SocketAddr) -> Vec<Check> {
     if sockets.containerd.exists() {
         let programs: Vec<&str> = ["crictl", "nerdctl", "ctr"].into_iter().filter(|p| is_here(p)).collect();
         for program in &programs {
-            checks.push(judge(mirror, |tag| containerd(program, sockets.containerd, tag)));
+            checks.push(judge(mirror, |tag| containerd("containerd", program, sockets.containerd, tag)));
         }
         if programs.is_empty() {
             let found = "its pulls cannot be tried: none of crictl, nerdctl and ctr is here";
             checks.push(check("containerd", Verdict::Warn, found, None));
         }
     }
+    if let Some(registry) = served.iter().find(|name| *name == "docker.io").or(served.first()) {
+        if is_here("podman") {
+            checks.push(judge(mirror, |tag| podman(registry, tag)));
+        }
+        if sockets.crio.exists() {
+            checks.push(by_crictl("cri-o", |name| {
+                judge(mirror, |tag| crictl(name, sockets.crio, registry, tag))
+            }));
+        }
+    }
+    if sockets.rancher.exists() {
+        let by = |name: &'static str| judge(mirror, |tag| containerd(name, "crictl", sockets.rancher, tag));
+        checks.push(by_crictl("k3s", by));
+    }
     checks
+}
+
+/// A check that needs crictl.
+fn by_crictl(runtime: &'static str, judge: impl FnOnce(&'static str) -> Check) -> Check {
+    if is_here("crictl") {
+        return judge(runtime);
+    }
+    check(runtime, Verdict::Warn, "its pulls cannot be tried: there is no crictl here", None)
 }
 
 fn is_here(program: &str) -> bool {
@@ -114,8 +141,36 @@ fn docker(socket: &Path, tag: &str) -> Pull {
     Pull { runtime: "docker", by, result, advice }
 }
 
+/// Pulls with Podman, by the files in /etc/containers.
+fn podman(registry: &str, tag: &str) -> Pull {
+    let image = format!("{registry}/{PROBE}:{tag}");
+    let result = run(Command::new("podman").args(["pull", "--quiet"]).arg(&image));
+    if result.is_ok() {
+        let _ = run(Command::new("podman").arg("rmi").arg(&image));
+    }
+    let advice = "another file names the registry: of /etc/containers/registries.conf.d and \
+                  ~/.config/containers the last one counts";
+    Pull { runtime: "podman", by: format!("podman for {registry}"), result, advice }
+}
+
+/// Pulls with CRI-O.
+fn crictl(runtime: &'static str, socket: &Path, registry: &str, tag: &str) -> Pull {
+    let image = format!("{registry}/{PROBE}:{tag}");
+    let unix = format!("unix://{}", socket.display());
+    let crictl = |verb: &str| {
+        let mut command = Command::new("crictl");
+        run(command.args(["--runtime-endpoint", &unix, "--image-endpoint", &unix, verb]).arg(&image))
+    };
+    let result = crictl("pull");
+    if result.is_ok() {
+        let _ = crictl("rmi");
+    }
+    let advice = "`systemctl reload crio` has CRI-O read /etc/containers";
+    Pull { runtime, by: format!("crictl at {} for {registry}", socket.display()), result, advice }
+}
+
 /// Pulls with crictl, as Kubernetes does, or with nerdctl or ctr, as `setup` configures them.
-fn containerd(program: &'static str, socket: &Path, tag: &str) -> Pull {
+fn containerd(runtime: &'static str, program: &'static str, socket: &Path, tag: &str) -> Pull {
     let image = format!("docker.io/{PROBE}:{tag}");
     let address = socket.display().to_string();
     let unix = format!("unix://{address}");
@@ -131,6 +186,9 @@ fn containerd(program: &'static str, socket: &Path, tag: &str) -> Pull {
         let _ = run(&remove);
     }
     let advice = match program {
+        "crictl" if runtime == "k3s" => {
+            "`weir image setup` writes registries.yaml, and k3s and RKE2 read it when they are restarted"
+        }
         "crictl" => {
             "set config_path = \"/etc/containerd/certs.d\" in the registry section of containerd's \
              configuration, one directory instead of a list with colons, which is the default of containerd 2.2 \
@@ -138,7 +196,7 @@ fn containerd(program: &'static str, socket: &Path, tag: &str) -> Pull {
         }
         _ => "`weir image setup --only containerd` writes /etc/containerd/certs.d/_default/hosts.toml",
     };
-    Pull { runtime: "containerd", by: format!("{program} at {address}"), result, advice }
+    Pull { runtime, by: format!("{program} at {address}"), result, advice }
 }
 
 /// Runs a program with a time limit. The last line of its errors tells the reason of a failure.
@@ -231,8 +289,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (socket, mirror) = (dir.path().join("docker.sock"), mirror());
         let told = dockerd(&socket, Some(mirror));
-        let sockets = Sockets { docker: &socket, containerd: &dir.path().join("none") };
-        let checks = checks(&sockets, mirror);
+        let none = dir.path().join("none");
+        let sockets = Sockets { docker: &socket, containerd: &none, rancher: &none, crio: &none };
+        let checks = checks(&sockets, mirror, &[]);
         assert_eq!(checks.len(), 1, "{checks:?}");
         assert_eq!(checks[0].verdict, Verdict::Ok, "{checks:?}");
         assert!(
@@ -246,8 +305,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (socket, mirror) = (dir.path().join("docker.sock"), mirror());
         let _told = dockerd(&socket, None);
-        let sockets = Sockets { docker: &socket, containerd: &dir.path().join("none") };
-        let checks = checks(&sockets, mirror);
+        let none = dir.path().join("none");
+        let sockets = Sockets { docker: &socket, containerd: &none, rancher: &none, crio: &none };
+        let checks = checks(&sockets, mirror, &[]);
         assert_eq!(checks[0].verdict, Verdict::Fail, "{checks:?}");
         assert!(checks[0].found.ends_with("goes past the cache to the registry: pull access denied"));
         assert!(checks[0].advice.as_ref().unwrap().contains("weir image setup --only docker"));
@@ -258,8 +318,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("docker.sock");
         drop(UnixListener::bind(&socket).unwrap());
-        let sockets = Sockets { docker: &socket, containerd: &dir.path().join("none") };
-        let checks = checks(&sockets, mirror());
+        let none = dir.path().join("none");
+        let sockets = Sockets { docker: &socket, containerd: &none, rancher: &none, crio: &none };
+        let checks = checks(&sockets, mirror(), &[]);
         assert_eq!(checks[0].verdict, Verdict::Warn, "{checks:?}");
         assert!(checks[0].found.starts_with(&format!("cannot be reached at {}", socket.display())));
     }
