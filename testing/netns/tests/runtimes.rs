@@ -1,6 +1,12 @@
 //! Real runtimes beside Docker: containerd with its own client, and Podman with its socket. They have roots of their
 //! own. `scripts/install-deps.sh runtimes` installs them.
 
+#[path = "runtimes/mirror.rs"]
+mod mirror;
+#[allow(dead_code, reason = "suite `images` uses all of it")]
+#[path = "images/site.rs"]
+mod site;
+
 use std::{
     fs,
     os::unix::fs::symlink,
