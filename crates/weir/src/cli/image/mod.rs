@@ -92,11 +92,11 @@ pub(super) fn overview(session: &mut Session<'_>) -> anyhow::Result<()> {
 
 pub(super) fn run(args: ImageArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     // The budget of Docker's images is the agent's, whichever process serves the cache.
-    if !matches!(args.verb, Verb::Serve(_) | Verb::Runtime) {
-        if let Some(named) = session.client.socket() {
-            let socket = socket_to_ask(named, Path::new(UNIT_SOCKET)).to_owned();
-            session.client = weir_api::Client::new(socket);
-        }
+    if !matches!(args.verb, Verb::Serve(_) | Verb::Runtime)
+        && let Some(named) = session.client.socket()
+    {
+        let socket = socket_to_ask(named, Path::new(UNIT_SOCKET)).to_owned();
+        session.client = weir_api::Client::new(socket);
     }
     match args.verb {
         Verb::Setup(args) => setup::setup(&args, session),
