@@ -17,7 +17,7 @@ use crate::{
     report::Shown,
     run,
     scenario::{self, Scenario, ScenarioError},
-    user_htb,
+    user_htb, variable,
 };
 
 /// Names and texts of scenario files.
@@ -65,13 +65,16 @@ const BUILT_IN: &[(&str, &str)] = files![
     "pop-policies",
     "pop-micro",
     "pop-real",
+    "variable-dsl",
+    "variable-starlink",
+    "variable-lte",
 ];
 
 /// Reads a scenario file: its text, then its origin.
 type Read = fn(&str, &str) -> Result<Box<dyn Experiment>, ScenarioError>;
 
 /// The kinds of experiments, by the beginning of `measures` in their files.
-const KINDS: [(&str, Read); 7] = [
+const KINDS: [(&str, Read); 8] = [
     ("transmission", read::<agreements::Scenario>),
     ("completion", read::<edge_cloud::Scenario>),
     ("advice", read::<edge_cloud::advice::Scenario>),
@@ -79,6 +82,7 @@ const KINDS: [(&str, Read); 7] = [
     ("image-", read::<image_cache::Scenario>),
     ("deployments", read::<image_cache::real::Deployments>),
     ("replay", read::<image_cache::real::Replays>),
+    ("variable", read::<variable::Scenario>),
 ];
 
 /// The description of an experiment.
@@ -328,6 +332,19 @@ impl Experiment for image_cache::real::Replays {
     }
 }
 
+impl Experiment for variable::Scenario {
+    delegates!(Self::fault, Self::steps);
+    fn cases(&self) -> (usize, u64) {
+        (self.seeds as usize, 0)
+    }
+    fn needs_rights(&self) -> bool {
+        false
+    }
+    fn run(&self, call: &Call<'_>) -> Result<Finished> {
+        call.finish(variable::run(self, call.options.seed, &mut call.by_step())?, Verdict::Open)
+    }
+}
+
 impl Call<'_> {
     fn by_control(&self) -> impl FnMut(Step<'_>) {
         |step| (self.watch)(&format!(", {}: {}", step.control.name(), step.case))
@@ -456,6 +473,7 @@ pub(crate) mod tests {
             ("ecc-cubic", "up = 0.5", "up = 0.9", "of the volume"),
             ("ecc-advice", "share = 0.25", "share = 0.9", "share = 0.9 is not between"),
             ("pop-hits", "name = \"fra\"", "name = \"par\"", "no zone par"),
+            ("variable-lte", "max = \"40mbit\"", "max = \"500kbit\"", "500kbit"),
         ] {
             let error = error(&text(name).replacen(from, to, 1));
             assert!(error.contains(reason), "{name}: {error}");

@@ -11,6 +11,7 @@
 //! - `edge_cloud` measures completion times by congestion control.
 //! - `user_htb` measures the speed of the scheduler in user space.
 //! - `image_cache` simulates image caches.
+//! - `variable` simulates links whose rate changes.
 //!
 //! The lab removes everything at the end, also after a panic or Ctrl-C.
 
@@ -31,3 +32,4 @@ pub mod run;
 pub mod scenario;
 mod terminal;
 mod user_htb;
+mod variable;

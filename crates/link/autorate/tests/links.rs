@@ -1,19 +1,12 @@
-//! The follower on made links, beside fixed rates and an oracle that knows the trace.
+//! The follower on made links.
 //!
-//! `cargo test -p weir-autorate --test links -- --nocapture` prints the table of docs/measurements.md.
-
-mod cake_autorate;
-mod cubic;
-mod simulation;
-mod traces;
+//! `weir lab run variable-lte` compares other schemes on the same links.
 
 use std::time::Duration;
 
-use cake_autorate::CakeAutorate;
 use proptest::prelude::*;
-use simulation::{Outcome, Scene, run};
-use traces::{Trace, constant, dsl, lte, starlink};
-use weir_autorate::{Decision, Follower, Settings, Signals, State};
+use weir_autorate::{Follower, Settings, Signals, State};
+use weir_linksim::{Link, Outcome, Scene, Scheme, constant};
 use weir_units::{BitRate, Bytes, Instant};
 
 const DELAY: Duration = Duration::from_millis(30);
@@ -24,76 +17,35 @@ fn settings(min: u64, max: u64) -> Settings {
 
 /// The follower between 1 and 40 Mbit/s.
 fn follow(scene: &Scene<'_>) -> Outcome {
-    let mut follower = Follower::new(settings(1, 40), Instant::default());
-    run(scene, |now, signals, _| follower.tick(now, signals))
-}
-
-fn decision(mbit: f64) -> Decision {
-    Decision { capacity: BitRate((mbit * 1e6) as u64), state: State::Track, forgets_bases: false }
-}
-
-fn fixed(trace: &Trace, mbit: f64) -> Outcome {
-    run(&Scene::of(trace), |_, _, _| decision(mbit))
-}
-
-/// It knows the next 100 ms, and sends 95 % of them.
-fn oracle(trace: &Trace) -> Outcome {
-    run(&Scene::of(trace), |now, _, _| {
-        let ms = now.0.as_millis() as usize;
-        let next = &trace.rate[ms..(ms + 100).min(trace.rate.len())];
-        decision(0.95 * next.iter().sum::<f64>() / next.len() as f64)
-    })
-}
-
-/// The published rules of cake-autorate, with bounds that fit the link.
-fn by_probes(trace: &Trace) -> Outcome {
-    let peak = trace.rate.iter().copied().fold(0.0, f64::max);
-    let mut rules = CakeAutorate::new(0.1, 0.6 * trace.mean(), 1.5 * peak);
-    run(&Scene::of(trace), |now, signals, probes| {
-        decision(rules.tick(now.0.as_millis() as u64, signals.map_or(0.0, sent_mbit), probes))
-    })
-}
-
-/// The rate that left in a tick of 50 ms.
-fn sent_mbit(signals: &Signals) -> f64 {
-    signals.sent.0 as f64 * 8.0 / 50e3
+    Scheme::Weir.run(scene, settings(1, 40))
 }
 
 /// Runs seeds of a link, and holds each to a least use and a longest wait of 95 of 100 packets.
-fn assert_links(make: impl Fn(u64) -> Trace, seeds: u64, least_used: f64, most_ms: u32) {
-    for seed in 0..seeds {
-        let trace = make(seed);
-        let followed = follow(&Scene::of(&trace));
-        for (what, outcome) in [
-            ("no control", &fixed(&trace, 1_000.0)),
-            ("fixed at the mean", &fixed(&trace, trace.mean())),
-            ("fixed at its lowest tenth", &fixed(&trace, trace.low())),
-            ("probes, as cake-autorate", &by_probes(&trace)),
-            ("oracle", &oracle(&trace)),
-            ("follows", &followed),
-        ] {
-            println!("{} {seed}: {what:26} {}", trace.name, outcome.row());
-        }
-        let (used, wait) = (followed.used, followed.wait(0.95));
+fn assert_links(link: Link, least_used: f64, most_ms: u32) {
+    for seed in 0..10 {
+        let trace = link.trace(seed);
+        let outcome = follow(&Scene::of(&trace));
+        println!("{} {seed}: {}", trace.name, outcome.row());
+        let (used, wait) = (outcome.used, outcome.wait(0.95));
         assert!(used >= least_used, "{} {seed}: {:.1} % used", trace.name, used * 100.0);
         assert!(wait <= most_ms, "{} {seed}: {wait} ms", trace.name);
     }
 }
 
 #[test]
-fn dsl_line_is_used_and_its_queue_stays_short() {
-    assert_links(|_| dsl(), 1, 0.98, 20);
+fn dsl_lines_are_used_and_their_queues_stay_short() {
+    assert_links(Link::Dsl, 0.98, 20);
 }
 
 #[test]
 fn starlink_like_links_are_used_and_their_queues_stay_short() {
-    assert_links(starlink, 10, 0.88, 30);
+    assert_links(Link::Starlink, 0.88, 30);
 }
 
 /// Nothing that reacts within a round trip keeps 30 ms there.
 #[test]
 fn lte_like_links_are_used_with_queues_below_a_tenth_of_a_second() {
-    assert_links(lte, 10, 0.80, 110);
+    assert_links(Link::Lte, 0.80, 110);
 }
 
 #[test]

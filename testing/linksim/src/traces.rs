@@ -1,13 +1,41 @@
 //! Links whose rate changes, as made traces: one rate in Mbit/s for each millisecond, and the path's round
 //! trip without a queue.
 
+use serde::{Deserialize, Serialize};
+
+/// A kind of link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Link {
+    /// A line that trains again every 30 s, at 10 to 20 Mbit/s.
+    Dsl,
+    /// A new slot at 12, 27, 42 and 57 s of each minute, with another level, another path and a gap.
+    Starlink,
+    /// The logarithm of the rate is a first-order autoregression of 1 s and sigma 0.63, in steps of 5 ms. An
+    /// outage of 0.1 to 0.8 s comes each 20 s.
+    Lte,
+}
+
+impl Link {
+    /// A made trace of 120 s.
+    #[must_use]
+    pub fn trace(self, seed: u64) -> Trace {
+        match self {
+            Link::Dsl => dsl(seed),
+            Link::Starlink => starlink(seed),
+            Link::Lte => lte(seed),
+        }
+    }
+}
+
 /// A made link.
-pub(crate) struct Trace {
-    pub(crate) name: &'static str,
+pub struct Trace {
+    /// The kind's name.
+    pub name: &'static str,
     /// Mbit/s in each millisecond.
-    pub(crate) rate: Vec<f64>,
+    pub rate: Vec<f64>,
     /// Milliseconds, in each millisecond.
-    pub(crate) base: Vec<u32>,
+    pub base: Vec<u32>,
 }
 
 impl Trace {
@@ -16,32 +44,33 @@ impl Trace {
         Trace { name, rate, base }
     }
 
-    pub(crate) fn mean(&self) -> f64 {
+    /// The mean rate, Mbit/s.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
         self.rate.iter().sum::<f64>() / self.rate.len() as f64
     }
 
-    /// The mean of the lowest tenth of seconds.
-    pub(crate) fn low(&self) -> f64 {
-        let mut seconds: Vec<f64> =
-            self.rate.chunks(1_000).map(|ms| ms.iter().sum::<f64>() / ms.len() as f64).collect();
-        seconds.sort_by(f64::total_cmp);
-        seconds[seconds.len() / 10]
+    /// The mean of the lowest second, Mbit/s.
+    #[must_use]
+    pub fn minimum(&self) -> f64 {
+        let seconds = self.rate.chunks(1_000).map(|ms| ms.iter().sum::<f64>() / ms.len() as f64);
+        seconds.fold(f64::MAX, f64::min)
     }
 }
 
 /// A link that carries `mbit` all the time.
-pub(crate) fn constant(mbit: f64, seconds: usize) -> Trace {
+#[must_use]
+pub fn constant(mbit: f64, seconds: usize) -> Trace {
     Trace::steady("constant", vec![mbit; seconds * 1_000], 20)
 }
 
-/// A line that trains again every 30 s: 20, 12, 20 and 16 Mbit/s.
-pub(crate) fn dsl() -> Trace {
-    let rate = [20.0, 12.0, 20.0, 16.0].iter().flat_map(|mbit| std::iter::repeat_n(*mbit, 30_000));
+fn dsl(seed: u64) -> Trace {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let rate = (0..4).flat_map(|_| std::iter::repeat_n(10.0 + 10.0 * random.f64(), 30_000));
     Trace::steady("DSL", rate.collect(), 20)
 }
 
-/// A new slot at 12, 27, 42 and 57 s of each minute, with another level, another path and a gap.
-pub(crate) fn starlink(seed: u64) -> Trace {
+fn starlink(seed: u64) -> Trace {
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut rate, mut base) = (Vec::new(), Vec::new());
     let (mut level, mut path, mut gap_until) = (17.0, 34, 0);
@@ -57,9 +86,7 @@ pub(crate) fn starlink(seed: u64) -> Trace {
     Trace { name: "Starlink-like", rate, base }
 }
 
-/// The logarithm of the rate is a first-order autoregression of 1 s and sigma 0.63, granted in steps of 5 ms,
-/// with an outage of 0.1 to 0.8 s each 20 s.
-pub(crate) fn lte(seed: u64) -> Trace {
+fn lte(seed: u64) -> Trace {
     let mut random = fastrand::Rng::with_seed(seed);
     let keeps = (-5.0_f64 / 1_000.0).exp();
     let (mut x, mut rate, mut out_until) = (0.0_f64, Vec::new(), 0);

@@ -6,67 +6,96 @@ use std::{
     time::Duration,
 };
 
+use serde::{Deserialize, Serialize};
 use weir_autorate::{Decision, Signals, State};
 use weir_units::{Bytes, Instant};
 
 use crate::{cubic::Cubic, traces::Trace};
 
-pub(crate) const PACKET: u64 = 1_514;
+const PACKET: u64 = 1_514;
 /// Each flow's queue in the scheduler, in packets.
 const OWN_QUEUE: usize = 200;
 /// The modem's queue lasts this long at the mean rate.
 const MODEM_QUEUE: f64 = 1.0;
 
 /// Traffic and faults of a run, by millisecond.
-pub(crate) struct Scene<'a> {
-    pub(crate) trace: &'a Trace,
-    pub(crate) flows: usize,
-    pub(crate) tick_ms: u64,
+pub struct Scene<'a> {
+    /// The link.
+    pub trace: &'a Trace,
+    /// Flows that send.
+    pub flows: usize,
+    /// The time between two decisions.
+    pub tick_ms: u64,
     /// Whether the flows send.
-    pub(crate) sends: fn(u64) -> bool,
+    pub sends: fn(u64) -> bool,
     /// A delay of the path that is not this link's queue, in ms.
-    pub(crate) foreign: fn(u64) -> u32,
+    pub foreign: fn(u64) -> u32,
     /// The programs tell the signals.
-    pub(crate) tells: fn(u64) -> bool,
+    pub tells: fn(u64) -> bool,
 }
 
 impl Scene<'_> {
-    pub(crate) fn of(trace: &Trace) -> Scene<'_> {
+    /// Four flows that always send, and a decision each 50 ms.
+    #[must_use]
+    pub fn of(trace: &Trace) -> Scene<'_> {
         Scene { trace, flows: 4, tick_ms: 50, sends: |_| true, foreign: |_| 0, tells: |_| true }
     }
 }
 
+/// The time between two decisions. Rates are in Mbit/s.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Moment {
+    /// Its end, in milliseconds since the beginning.
+    pub ms: u64,
+    /// The scheme's capacity.
+    pub capacity: f64,
+    /// The link's rate.
+    pub link: f64,
+    /// The rate that the link carried.
+    pub carried: f64,
+    /// The longest wait of a packet that left the modem, in milliseconds.
+    pub wait_ms: u32,
+}
+
 /// The outcome of a run.
 #[derive(Default)]
-pub(crate) struct Outcome {
+pub struct Outcome {
     /// The part of the link's bytes that was used.
-    pub(crate) used: f64,
+    pub used: f64,
     /// The milliseconds that packets waited in the modem's queue, sorted.
     waited: Vec<u32>,
-    pub(crate) capacities: Vec<(u64, f64)>,
-    pub(crate) states: Vec<(u64, State)>,
+    /// The run, by decision.
+    pub moments: Vec<Moment>,
+    capacities: Vec<(u64, f64)>,
+    states: Vec<(u64, State)>,
 }
 
 impl Outcome {
     /// The wait that this part of the packets does not exceed.
-    pub(crate) fn wait(&self, part: f64) -> u32 {
+    #[must_use]
+    pub fn wait(&self, part: f64) -> u32 {
         self.waited.get((self.waited.len() as f64 * part) as usize).copied().unwrap_or(0)
     }
 
-    pub(crate) fn row(&self) -> String {
+    /// Use, waits of 50 and 95 of 100 packets, and the part of packets that waited more than 30 ms.
+    #[must_use]
+    pub fn row(&self) -> String {
         let over = self.waited.len() - self.waited.partition_point(|ms| *ms <= 30);
         let over = 100.0 * over as f64 / self.waited.len().max(1) as f64;
         format!("{:5.1} %, {:4} / {:4} ms, {over:4.1} %", 100.0 * self.used, self.wait(0.5), self.wait(0.95))
     }
 
     /// The lowest and the highest capacity between two times, Mbit/s.
-    pub(crate) fn capacity_between(&self, from_ms: u64, to_ms: u64) -> (f64, f64) {
+    #[must_use]
+    pub fn capacity_between(&self, from_ms: u64, to_ms: u64) -> (f64, f64) {
         let within =
             self.capacities.iter().filter(|(ms, _)| (from_ms..to_ms).contains(ms)).map(|(_, mbit)| *mbit);
         within.fold((f64::MAX, 0.0), |(low, high), mbit| (low.min(mbit), high.max(mbit)))
     }
 
-    pub(crate) fn was(&self, state: State, from_ms: u64, to_ms: u64) -> bool {
+    /// Whether a decision between two times named this state.
+    #[must_use]
+    pub fn was(&self, state: State, from_ms: u64, to_ms: u64) -> bool {
         self.states.iter().any(|(ms, s)| (from_ms..to_ms).contains(ms) && *s == state)
     }
 }
@@ -125,7 +154,7 @@ impl Probes {
 }
 
 /// Runs a scheme that names the capacity against a scene. It is told the signals and the waits of probes.
-pub(crate) fn run(
+pub fn run(
     scene: &Scene<'_>,
     mut capacity: impl FnMut(Instant, Option<&Signals>, &[u32]) -> Decision,
 ) -> Outcome {
@@ -144,8 +173,15 @@ pub(crate) fn run(
     let mut waiting_since: Option<u64> = None;
     let mut outcome = Outcome::default();
     let mut now_capacity = 0.0;
+    let mut moment = Moment::default();
+    let mbit_per_byte = 8e3 / 1e6 / scene.tick_ms as f64;
     for ms in 0..trace.rate.len() as u64 {
         if ms % scene.tick_ms == 0 {
+            if ms > 0 {
+                let [link, carried] = [moment.link, moment.carried].map(|bytes| bytes * mbit_per_byte);
+                outcome.moments.push(Moment { ms, capacity: now_capacity, link, carried, ..moment });
+                moment = Moment::default();
+            }
             while queues.front().is_some_and(|(at, _)| *at + 60 < ms) {
                 queues.pop_front();
             }
@@ -216,11 +252,14 @@ pub(crate) fn run(
         }
         let rate = per_ms(trace.rate[ms as usize]);
         could += rate;
+        moment.link += rate;
         grant = if modem.is_empty() { rate.min(grant + rate) } else { grant + rate };
         while grant >= PACKET as f64 {
             let Some((flow, left)) = modem.pop_front() else { break };
             grant -= PACKET as f64;
             carried += PACKET;
+            moment.carried += PACKET as f64;
+            moment.wait_ms = moment.wait_ms.max((ms - left) as u32);
             popped += 1;
             outcome.waited.push((ms - left) as u32);
             let back = ms + u64::from(trace.base[ms as usize] + (scene.foreign)(ms));

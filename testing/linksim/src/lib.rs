@@ -1,0 +1,13 @@
+//! Links whose rate changes, simulated packet by packet, and the schemes that set their capacity.
+//!
+//! The tests of `weir-autorate` and the lab's experiments share it. It reads no clock.
+
+mod cake_autorate;
+mod cubic;
+mod scheme;
+mod simulation;
+mod traces;
+
+pub use scheme::Scheme;
+pub use simulation::{Moment, Outcome, Scene, run};
+pub use traces::{Link, Trace, constant};

@@ -1,0 +1,152 @@
+//! The schemes that set a link's capacity, from no control to an oracle.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use weir_autorate::{Decision, Follower, Settings, Signals, State};
+use weir_units::{BitRate, Instant};
+
+use crate::{
+    cake_autorate::CakeAutorate,
+    simulation::{Outcome, Scene, run},
+    traces::Trace,
+};
+
+/// The rate of a scheduler without control, Mbit/s: far above each link.
+const NO_CONTROL: f64 = 1_000.0;
+/// The future that the oracle knows, in milliseconds, and the part of it that it sends.
+const ORACLE: (usize, f64) = (100, 0.95);
+
+/// A way to set a link's capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheme {
+    /// Weir's follower.
+    Weir,
+    /// The published rules of cake-autorate, with bounds that fit the link.
+    CakeAutorate,
+    /// The link's mean rate.
+    Mean,
+    /// The mean of the link's lowest second.
+    Minimum,
+    /// No capacity: the modem's queue decides.
+    None,
+    /// Knowledge of the next 100 ms, of which 95 % are sent.
+    Oracle,
+}
+
+impl Scheme {
+    /// All schemes, in the order of reports.
+    pub const ALL: [Scheme; 6] =
+        [Scheme::Weir, Scheme::CakeAutorate, Scheme::Mean, Scheme::Minimum, Scheme::None, Scheme::Oracle];
+
+    /// The name in tables and plots.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheme::Weir => "weir",
+            Scheme::CakeAutorate => "cake-autorate's rules",
+            Scheme::Mean => "fixed at the mean",
+            Scheme::Minimum => "fixed at the minimum",
+            Scheme::None => "no control",
+            Scheme::Oracle => "oracle",
+        }
+    }
+
+    /// Runs the scheme against a scene. `settings` are those of weir's follower.
+    #[must_use]
+    pub fn run(self, scene: &Scene<'_>, settings: Settings) -> Outcome {
+        let trace = scene.trace;
+        match self {
+            Scheme::Weir => {
+                let mut follower = Follower::new(settings, Instant::default());
+                run(scene, |now, signals, _| follower.tick(now, signals))
+            }
+            Scheme::CakeAutorate => by_probes(scene),
+            Scheme::Mean => fixed(scene, trace.mean()),
+            Scheme::Minimum => fixed(scene, trace.minimum()),
+            Scheme::None => fixed(scene, NO_CONTROL),
+            Scheme::Oracle => run(scene, |now, _, _| decision(foreseen(trace, now))),
+        }
+    }
+}
+
+fn decision(mbit: f64) -> Decision {
+    Decision { capacity: BitRate((mbit * 1e6) as u64), state: State::Track, forgets_bases: false }
+}
+
+fn fixed(scene: &Scene<'_>, mbit: f64) -> Outcome {
+    run(scene, |_, _, _| decision(mbit))
+}
+
+fn foreseen(trace: &Trace, now: Instant) -> f64 {
+    let (ahead, part) = ORACLE;
+    let ms = now.0.as_millis() as usize;
+    let next = &trace.rate[ms..(ms + ahead).min(trace.rate.len())];
+    part * next.iter().sum::<f64>() / next.len() as f64
+}
+
+fn by_probes(scene: &Scene<'_>) -> Outcome {
+    let trace = scene.trace;
+    let peak = trace.rate.iter().copied().fold(0.0, f64::max);
+    let mut rules = CakeAutorate::new(0.1, 0.6 * trace.mean(), 1.5 * peak);
+    let tick = Duration::from_millis(scene.tick_ms);
+    run(scene, |now, signals, probes| {
+        let sent = signals.map_or(0.0, |signals| sent_mbit(signals, tick));
+        decision(rules.tick(now.0.as_millis() as u64, sent, probes))
+    })
+}
+
+/// The rate that left in a tick.
+fn sent_mbit(signals: &Signals, tick: Duration) -> f64 {
+    signals.sent.0 as f64 * 8.0 / 1e6 / tick.as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        simulation::Moment,
+        traces::{Link, constant},
+    };
+
+    fn settings() -> Settings {
+        Settings::new(BitRate::mbit(1), BitRate::mbit(40), Duration::from_millis(30)).unwrap()
+    }
+
+    #[test]
+    fn fixed_rate_below_a_constant_link_is_used_and_leaves_no_queue() {
+        let trace = constant(20.0, 20);
+        let outcome = fixed(&Scene::of(&trace), 10.0);
+        assert!((outcome.used - 0.5).abs() < 0.01, "{}", outcome.row());
+        assert!(outcome.wait(0.95) <= 1, "{}", outcome.row());
+    }
+
+    #[test]
+    fn no_control_fills_the_link_and_the_modems_queue() {
+        let trace = constant(20.0, 20);
+        let outcome = Scheme::None.run(&Scene::of(&trace), settings());
+        assert!(outcome.used > 0.97, "{}", outcome.row());
+        assert!(outcome.wait(0.95) > 500, "{}", outcome.row());
+    }
+
+    #[test]
+    fn oracle_sends_a_part_of_the_next_rates_alone() {
+        let mut trace = constant(10.0, 1);
+        trace.rate[500..].fill(20.0);
+        let at = |ms| foreseen(&trace, Instant(Duration::from_millis(ms)));
+        assert!(
+            (at(0) - 9.5).abs() < 1e-9 && (at(450) - 14.25).abs() < 1e-9 && (at(990) - 19.0).abs() < 1e-9
+        );
+    }
+
+    #[test]
+    fn moments_of_a_run_add_up_to_its_use() {
+        let trace = Link::Lte.trace(3);
+        let outcome = Scheme::Weir.run(&Scene::of(&trace), settings());
+        let sum = |part: fn(&Moment) -> f64| outcome.moments.iter().map(part).sum::<f64>();
+        let used = sum(|moment| moment.carried) / sum(|moment| moment.link);
+        assert!((used - outcome.used).abs() < 0.005, "{used} and {}", outcome.used);
+        assert!(outcome.moments.iter().all(|moment| moment.capacity >= 1.0));
+    }
+}
