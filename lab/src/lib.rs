@@ -11,6 +11,7 @@
 //! - `edge_cloud` measures completion times by congestion control.
 //! - `user_htb` measures the speed of the scheduler in user space.
 //! - `image_cache` simulates image caches.
+//! - `failover` moves the default route under load.
 //! - `variable` simulates links whose rate changes.
 //!
 //! The lab removes everything at the end, also after a panic or Ctrl-C.
@@ -23,6 +24,7 @@ mod cost;
 mod demo;
 pub mod edge_cloud;
 mod experiment;
+mod failover;
 mod image;
 mod image_cache;
 pub mod options;

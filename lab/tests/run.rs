@@ -1,8 +1,12 @@
 //! A whole scenario, as `weir lab run` does it, without the agent: needs root, iperf3.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    process::ExitCode,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use weir_lab::{
+    cli,
     control::kind::ControlKind,
     options::Options,
     report::{Report, Shown as _},
@@ -113,4 +117,46 @@ fn agent_that_cannot_start_is_an_error_and_leaves_nothing() {
         .filter(|name| name.starts_with(&ours) && name.ends_with("-node"))
         .collect();
     assert!(left.len() <= 1, "at most the other test's: {left:?}");
+}
+
+/// The table of a scenario that `weir lab run` has read from a file.
+fn run_file(text: &str, control: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, out) = (dir.path().join("small.toml"), dir.path().join("out"));
+    std::fs::write(&file, text).unwrap();
+    let path = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    // No control needs the program.
+    let weir = path(&std::env::current_exe().unwrap());
+    let words =
+        ["weir-lab", "run", &path(&file), "--control", control, "--out", &path(&out), "--weir", &weir];
+    let (mut printed, mut errors) = (Vec::new(), Vec::new());
+    let code = cli::run(words.map(Into::into), &mut printed, &mut errors);
+    let errors = String::from_utf8(errors).unwrap();
+    assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(2)), "no verdict without weir: {errors}");
+    let read = |name: &str| std::fs::read_to_string(out.join("small").join(name)).unwrap();
+    assert!(read("plot.svg").contains("</svg>") && read("result.json").contains("\"figures\""));
+    read("table.txt")
+}
+
+/// The cells of a table's line that has these words.
+fn cells(table: &str, words: &[&str]) -> Vec<f64> {
+    let found = table.lines().find(|line| words.iter().all(|word| line.contains(word)));
+    let line = found.unwrap_or_else(|| panic!("{words:?} in {table}"));
+    line.split_whitespace().filter_map(|cell| cell.parse().ok()).collect()
+}
+
+#[test]
+fn route_that_moves_takes_no_share_along_under_a_script_on_one_link() {
+    let Some(_turn) = may_run() else { return };
+    let text = include_str!("../scenarios/failover.toml")
+        .replace("name = \"failover\"", "name = \"small\"")
+        .replace("\nafter = 5", "\nafter = 3");
+    let table = run_file(&text, "tc");
+    println!("{table}");
+    // Due and measured, before and after.
+    let [c1, c2] = [cells(&table, &["tc", "C1", "never"]), cells(&table, &["C2"])];
+    assert!((c1[1] - 30.0).abs() < 1.5 && (c2[1] - 10.0).abs() < 1.0, "the script holds: {table}");
+    assert!((c1[3] + c2[3] - 10.5).abs() < 0.6, "the second line is the limit: {table}");
+    assert!(c1[3] > 2.2, "no one divides the second link: {table}");
+    assert_eq!(c1.last(), Some(&1.0), "the script stays where it is: {table}");
 }

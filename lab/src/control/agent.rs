@@ -35,6 +35,7 @@ pub(crate) struct AgentSetup<'a> {
     docker: Option<PathBuf>,
     await_classes: Vec<String>,
     link: String,
+    beside: Option<(&'static str, BitRate)>,
     sections: String,
 }
 
@@ -50,6 +51,7 @@ impl<'a> AgentSetup<'a> {
             docker: None,
             await_classes: topology.containers().iter().map(|c| c.netns().name().to_owned()).collect(),
             link: String::new(),
+            beside: None,
             sections: String::new(),
         }
     }
@@ -71,6 +73,12 @@ impl<'a> AgentSetup<'a> {
         AgentSetup { link: lines.to_owned(), ..self }
     }
 
+    /// Adds a link: the device and its capacity. The lines of [`AgentSetup::link`] are those of both.
+    #[must_use]
+    pub(crate) fn beside(self, device: &'static str, capacity: BitRate) -> AgentSetup<'a> {
+        AgentSetup { beside: Some((device, capacity)), ..self }
+    }
+
     /// Adds sections to the configuration, e.g. `[agreements]`.
     #[must_use]
     pub(crate) fn sections(self, text: &str) -> AgentSetup<'a> {
@@ -80,11 +88,16 @@ impl<'a> AgentSetup<'a> {
     fn config(&self, dir: &Path) -> String {
         let quote = |text: &str| toml::Value::String(text.to_owned()).to_string();
         let file = |name: &str| quote(&dir.join(name).to_string_lossy());
-        let mut text = format!(
-            "[link]\ndevice = {}\ncapacity = {}\n{}\n\n[agent]\nsocket = {}\nstate = {}\n\n[discover]\n",
-            quote(UPLINK),
-            quote(&format!("{}bit", self.capacity.bits_per_sec())),
-            self.link.trim_end(),
+        let header = if self.beside.is_some() { "[[link]]" } else { "[link]" };
+        let mut text = String::new();
+        for (device, capacity) in [(UPLINK, self.capacity)].into_iter().chain(self.beside) {
+            let capacity = quote(&format!("{}bit", capacity.bits_per_sec()));
+            let (device, link) = (quote(device), self.link.trim_end());
+            let _ = write!(text, "{header}\ndevice = {device}\ncapacity = {capacity}\n{link}\n\n");
+        }
+        let _ = write!(
+            text,
+            "[agent]\nsocket = {}\nstate = {}\n\n[discover]\n",
             file("weir.sock"),
             file("state"),
         );

@@ -2,6 +2,7 @@
 
 mod bulk;
 mod eager;
+mod flows;
 mod iperf;
 mod ping;
 
@@ -17,6 +18,7 @@ use weir_units::BitRate;
 
 pub use bulk::Bulk;
 pub use eager::Eager;
+pub use flows::{Direction, Ends, Flows};
 pub use ping::Rtts;
 
 use crate::{
