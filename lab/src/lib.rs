@@ -11,6 +11,7 @@
 //! - `edge_cloud` measures completion times by congestion control.
 //! - `user_htb` measures the speed of the scheduler in user space.
 //! - `image_cache` simulates image caches.
+//! - `download` measures shares and round trips of what arrives.
 //! - `failover` moves the default route under load.
 //! - `variable` simulates links whose rate changes.
 //!
@@ -22,6 +23,7 @@ pub mod cli;
 pub mod control;
 mod cost;
 mod demo;
+mod download;
 pub mod edge_cloud;
 mod experiment;
 mod failover;

@@ -160,3 +160,23 @@ fn route_that_moves_takes_no_share_along_under_a_script_on_one_link() {
     assert!(c1[3] > 2.2, "no one divides the second link: {table}");
     assert_eq!(c1.last(), Some(&1.0), "the script stays where it is: {table}");
 }
+
+#[test]
+fn downloads_without_control_wait_in_the_lines_queue() {
+    let Some(_turn) = may_run() else { return };
+    let text = include_str!("../scenarios/download.toml");
+    // Its second case alone, behind NAT.
+    let (head, cases) = text.split_once("[[case]]").unwrap();
+    let case = cases.split("[[case]]").nth(1).unwrap();
+    let text = format!("{head}[[case]]{case}")
+        .replace("name = \"download\"", "name = \"small\"")
+        .replace("\"bridged\", ", "")
+        .replace("\nsettles = 8\nseconds = 4", "\nsettles = 2\nseconds = 2");
+    let table = run_file(&text, "none");
+    println!("{table}");
+    let row = cells(&table, &["nat", "no control"]);
+    // C1, C2, median, 95th percentile.
+    let row = &row[row.len() - 6..];
+    assert!((17.0..19.8).contains(&(row[0] + row[1])), "20 Mbit/s carry 19.1 of payload: {table}");
+    assert!(row[3] > 40.0, "an idle container's ping waits: {table}");
+}

@@ -6,7 +6,7 @@ use super::{About, Call, Experiment, Finished, Verdict};
 use crate::{
     agreements,
     choices::{Choices, Switch},
-    cost, edge_cloud, failover, image_cache, run,
+    cost, download, edge_cloud, failover, image_cache, run,
     scenario::Scenario,
     user_htb, variable,
 };
@@ -209,5 +209,18 @@ impl Experiment for failover::Scenario {
     }
     fn run(&self, call: &Call<'_>) -> Result<Finished> {
         call.finish(failover::run(self, call.options, &mut call.by_control())?, Verdict::Open)
+    }
+}
+
+impl Experiment for download::Scenario {
+    delegates!(Self::fault, Self::steps);
+    fn cases(&self) -> (usize, u64) {
+        (self.cases.len() * self.modes.len(), self.seconds)
+    }
+    fn adapt(&mut self, choices: &Choices) {
+        self.adapt(choices);
+    }
+    fn run(&self, call: &Call<'_>) -> Result<Finished> {
+        call.finish(download::run(self, call.options, &mut call.by_step())?, Verdict::Open)
     }
 }

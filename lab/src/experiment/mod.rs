@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::{
     agreements,
     choices::Choices,
-    cost, edge_cloud, failover, image_cache,
+    cost, download, edge_cloud, failover, image_cache,
     options::{Options, Step},
     report::Shown,
     scenario::{self, Scenario, ScenarioError},
@@ -69,6 +69,7 @@ const BUILT_IN: &[(&str, &str)] = files![
     "variable-dsl",
     "variable-starlink",
     "variable-lte",
+    "download",
     "failover",
 ];
 
@@ -76,7 +77,7 @@ const BUILT_IN: &[(&str, &str)] = files![
 type Read = fn(&str, &str) -> Result<Box<dyn Experiment>, ScenarioError>;
 
 /// The kinds of experiments, by the beginning of `measures` in their files.
-const KINDS: [(&str, Read); 9] = [
+const KINDS: [(&str, Read); 10] = [
     ("transmission", read::<agreements::Scenario>),
     ("completion", read::<edge_cloud::Scenario>),
     ("advice", read::<edge_cloud::advice::Scenario>),
@@ -85,6 +86,7 @@ const KINDS: [(&str, Read); 9] = [
     ("deployments", read::<image_cache::real::Deployments>),
     ("replay", read::<image_cache::real::Replays>),
     ("variable", read::<variable::Scenario>),
+    ("download", read::<download::Scenario>),
     ("failover", read::<failover::Scenario>),
 ];
 
