@@ -111,13 +111,14 @@ impl Remote {
         if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
             return Err(bad("it has a path"));
         }
+        let host = authority.host();
+        let port = match authority.as_str().strip_prefix(host) {
+            Some("") => Some(if is_tls { 443 } else { 80 }),
+            after => after.and_then(|after| after.strip_prefix(':')?.parse().ok()).filter(|port| *port > 0),
+        };
+        let port = port.ok_or_else(|| bad("its port is no number from 1 to 65535"))?;
         // The brackets of an IPv6 address belong to the URL alone.
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let port = authority.port_u16();
-        if authority.port().is_some() != port.is_some() || host.is_empty() {
-            return Err(bad("its host or port cannot be read"));
-        }
-        let port = port.unwrap_or(if is_tls { 443 } else { 80 });
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let token = token_file.map(read_token).transpose()?;
         if token.is_some() && !is_tls && !is_loopback(&host) {
             return Err(BadRemote::Clear { url: url.to_owned() });
