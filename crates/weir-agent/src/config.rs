@@ -168,6 +168,9 @@ pub(crate) struct Link {
     pub(crate) follows: Option<Follows>,
     /// The capacity of what arrives. Without it nothing is done to what arrives.
     pub(crate) download: Option<BitRate>,
+    /// Whether packets that the download's queues drop are charged.
+    #[serde(default)]
+    pub(crate) charge_drops: bool,
     /// The framing of the line behind the link, by its name.
     #[serde(default, deserialize_with = "framing::preset")]
     framing: Option<Framing>,

@@ -17,6 +17,8 @@ use crate::{
 pub(crate) enum Peer {
     /// `[link] download` of a `weir agent`.
     Weir,
+    /// The same with `charge_drops`.
+    WeirCharged,
     /// A token bucket on an ifb, without classes.
     Tbf,
     /// CAKE on an ifb: fair by container, and drops are charged.
@@ -33,6 +35,7 @@ impl Peer {
     pub(super) fn name(self) -> &'static str {
         match self {
             Peer::Weir => "weir",
+            Peer::WeirCharged => "weir, drops charged",
             Peer::Tbf => "ifb + tbf",
             Peer::Cake => "ifb + cake",
             Peer::None => "no control",
@@ -42,7 +45,7 @@ impl Peer {
     /// The control that selects it on the command line.
     pub(super) fn control(self) -> ControlKind {
         match self {
-            Peer::Weir => ControlKind::Weir,
+            Peer::Weir | Peer::WeirCharged => ControlKind::Weir,
             Peer::Tbf | Peer::Cake => ControlKind::Tc,
             Peer::None => ControlKind::None,
         }
@@ -57,7 +60,7 @@ impl Peer {
                 format!("tbf rate {rate}bit burst 65536 limit {}", (rate / 8 / 50).max(60_000) + 65_536)
             }
             Peer::Cake => format!("cake bandwidth {rate}bit ingress nat dual-dsthost"),
-            Peer::Weir | Peer::None => return None,
+            Peer::Weir | Peer::WeirCharged | Peer::None => return None,
         };
         Some(format!(
             "qdisc add dev {IFB} root {qdisc}\nqdisc add dev {UPLINK} ingress\n\
@@ -92,7 +95,9 @@ impl Peer {
                 format!("[[class]]\nname = \"{name}\"\ndown = {{ weight = {weight} }}\n\n")
             })
             .collect();
-        let link = format!("download = \"{}bit\"\n{}", scenario.capacity.bits_per_sec(), options.link);
+        let is_charged = self == Peer::WeirCharged;
+        let rate = scenario.capacity.bits_per_sec();
+        let link = format!("download = \"{rate}bit\"\ncharge_drops = {is_charged}\n{}", options.link);
         // The upload carries acknowledgements only, and weir divides it at the line's rate.
         let setup =
             AgentSetup::new(&options.weir, topology, scenario.capacity).link(&link).sections(&sections);

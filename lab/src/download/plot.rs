@@ -115,6 +115,7 @@ fn panel(
 fn color(peer: Peer) -> RGBColor {
     match peer {
         Peer::Weir => RGBColor(12, 133, 153),
+        Peer::WeirCharged => RGBColor(64, 192, 87),
         Peer::Tbf => RGBColor(252, 176, 82),
         Peer::Cake => RGBColor(132, 94, 247),
         Peer::None => RGBColor(190, 197, 204),

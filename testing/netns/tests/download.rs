@@ -220,6 +220,43 @@ fn ping_of_an_idle_container_is_short_beside_bulk_downloads() {
     drop(bulk);
 }
 
+/// The flood has more than its share of the line, and the ISP's queue would be full of it.
+#[test]
+fn beside_a_flood_charged_drops_leave_the_others_their_weights_and_a_short_queue() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(4), mode: Mode::Nat, ..Spec::default() });
+    let config = shared(&node, &[("C3", "weight = 2")]).link("charge_drops = true");
+    node.start(&config);
+    node.topology.wire().tc("qdisc replace dev wn root tbf rate 42mbit burst 32k limit 1000000\n").unwrap();
+    let flood = flood_of(&node, "C1", Family::V4, BitRate::mbit(20));
+    let [two, three] = ["C2", "C3"].map(|label| flows(&node, label, Family::V4));
+    // The start fills the ISP's queue, and a surplus of 2 Mbit/s empties it.
+    sleep(Duration::from_secs(6));
+    let server = node.topology.server_address(Family::V4).to_string();
+    let measure = || {
+        let all: Vec<&Stream> = two.iter().chain(&three).collect();
+        let got = Stream::goodputs(&all, Duration::from_secs(4));
+        let sums = [got[..FLOWS].iter().sum::<f64>(), got[FLOWS..].iter().sum()];
+        let ping = ["ping", "-q", "-i", "0.02", "-c", "60", &server];
+        let out = node.netns("C4").exec(&ping).unwrap().stdout;
+        let average = out.rsplit(" = ").next().and_then(|t| t.split('/').nth(1)?.parse::<f64>().ok());
+        (sums, average.unwrap_or_else(|| panic!("{out}")))
+    };
+    let left = (CAPACITY - 20.0 / part(Family::V4)) * 0.957;
+    let good = |([two, three], ping): &([f64; 2], f64)| {
+        let (sum, ratio) = (two + three, three / two);
+        (0.8..=1.08).contains(&(sum / left)) && (1.5..=2.6).contains(&ratio) && *ping < 20.0
+    };
+    let found = measure_once(measure, good);
+    println!("beside a flood: {:.2?} of {left:.2} Mbit/s, ping {:.1} ms", found.0, found.1);
+    assert!(good(&found), "{found:?} of {left:.2}");
+    let why = node.weir(&["explain", &node.name("C1")]);
+    assert!(why.contains("pay for packets that queues dropped"), "{why}");
+    drop(flood);
+}
+
 #[test]
 fn routed_and_bridged_containers_are_known_by_their_addresses() {
     if !can_run(&Need::TRAFFIC) {

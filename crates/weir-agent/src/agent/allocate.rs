@@ -10,6 +10,7 @@ use weir_units::{BitRate, Instant};
 
 use super::{
     Agent,
+    charge::limited,
     class_key::ClassKey,
     class_table::ClassTable,
     demand::{Estimator, Sample},
@@ -116,14 +117,24 @@ impl Allocations {
         table: &ClassTable,
         capacity: BitRate,
     ) -> (Vec<plan::Group>, Vec<plan::Member>) {
+        self.divide_under(table, capacity, &BTreeMap::new())
+    }
+
+    /// The same with limits for some classes and groups, by minor.
+    pub(super) fn divide_under(
+        &mut self,
+        table: &ClassTable,
+        capacity: BitRate,
+        limits: &BTreeMap<u16, BitRate>,
+    ) -> (Vec<plan::Group>, Vec<plan::Member>) {
         let mut group_keys: BTreeMap<&str, usize> = BTreeMap::new();
         let mut group_policies: Vec<Policy> = Vec::new();
         let mut groups: Vec<plan::Group> = Vec::new();
         for entry in table.entries().values().filter(|e| e.class.kind == ClassKind::Group) {
             let Some(minor) = entry.minor else { continue };
             group_keys.insert(&entry.class.name, groups.len());
-            group_policies.push(entry.effective.policy);
-            let (policy, zero) = (entry.effective.policy, BitRate::ZERO);
+            let (policy, zero) = (limited(entry.effective.policy, limits.get(&minor)), BitRate::ZERO);
+            group_policies.push(policy);
             groups.push(plan::Group { minor, policy, allocation: zero, share: zero, target: zero });
         }
         let mut keys: Vec<&ClassKey> = Vec::new();
@@ -136,7 +147,7 @@ impl Allocations {
             }
             let demand = followed.estimator.demand();
             let group = entry.class.group.as_deref().and_then(|g| group_keys.get(g).copied());
-            let policy = entry.effective.policy;
+            let policy = limited(entry.effective.policy, limits.get(&minor));
             keys.push(key);
             sharers.push(Sharer { policy, demand, group: group.and_then(|g| u32::try_from(g).ok()) });
             members.push(plan::Member {

@@ -12,6 +12,7 @@ use weir_units::{BitRate, Bytes, Instant, chain};
 
 use super::{
     allocate::Allocations,
+    charge::Charges,
     class_key::ClassKey,
     class_table::{Change, ClassTable, DiscoveredClass},
     datapath,
@@ -40,6 +41,8 @@ pub(super) struct Download {
     scheduler: engine::Download,
     shape: plan::Shape,
     measured: Vec<Measured>,
+    /// Debts for packets that the queues have dropped.
+    pub(super) charges: Charges,
     /// It must be divided again.
     is_due: bool,
     /// The fault at the last attempt.
@@ -107,6 +110,7 @@ impl Download {
             scheduler,
             shape,
             measured: Vec::new(),
+            charges: Charges::default(),
             is_due: true,
             error: None,
             unrepaired: None,
@@ -174,6 +178,9 @@ impl Download {
     /// Applies a new configuration.
     pub(super) fn reconfigure(&mut self, config: Config) {
         self.allocations.set_allocator(Allocator::new(config.allocator()));
+        if !config.link.charge_drops {
+            self.charges = Charges::default();
+        }
         self.shape = shape(&config, self.shape.mtu);
         self.classes.reconfigure(config);
         self.is_due = true;
@@ -186,9 +193,23 @@ impl Download {
 
     /// Divides the download, and has the scheduler and the programs follow.
     pub(super) fn divide(&mut self) -> Effects {
-        let (groups, members) = self.allocations.divide(&self.classes, self.classes.config().link.capacity);
+        let link = &self.classes.config().link;
+        let mut capacity = link.capacity;
+        let is_charged = link.charge_drops;
+        if is_charged {
+            capacity = self.charges.charged(capacity);
+        }
+        let (mut groups, mut members) = self.allocations.divide(&self.classes, capacity);
+        if is_charged {
+            let (limits, paid) = self.charges.settle(&groups, &members);
+            if !limits.is_empty() {
+                capacity = capacity.saturating_sub(paid);
+                (groups, members) = self.allocations.divide_under(&self.classes, capacity, &limits);
+            }
+        }
         self.is_due = false;
-        let plan = Plan { shape: &self.shape, groups: &groups, members: &members };
+        let shape = plan::Shape { capacity, ..self.shape };
+        let plan = Plan { shape: &shape, groups: &groups, members: &members };
         let result = self.scheduler.apply(&plan, self.is_new_here);
         let (_, failure) = self.scheduler.restore();
         match result.err().or(failure) {
@@ -222,6 +243,9 @@ impl Download {
             self.is_due = true;
         }
         self.is_due |= self.allocations.observe(&self.measured, now).reallocate;
+        if self.classes.config().link.charge_drops {
+            self.is_due |= self.charges.observe(&self.measured, now);
+        }
         effects
     }
 

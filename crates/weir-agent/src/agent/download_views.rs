@@ -108,11 +108,25 @@ impl Agent {
         if let Some(down) = self.down(key) {
             reasons.extend(down.not_enforced_because.iter().map(|why| format!("not enforced: {why}")));
             reasons.extend(explain_share(download, key, entry));
+            reasons.extend(explain_charge(download, entry));
             if down.drops > 0 {
                 reasons.push(format!("{} packets were dropped because its queue was full", down.drops));
             }
         }
         reasons.iter().map(|reason| told(reason)).collect()
+    }
+}
+
+/// The rates that a class and the link pay for dropped packets.
+fn explain_charge(download: &Download, entry: &ClassEntry) -> Option<String> {
+    let (own, of_link) = download.charges.rates(entry.minor?);
+    match (own > BitRate::ZERO, of_link > BitRate::ZERO) {
+        (false, false) => None,
+        (true, false) => Some(format!("{own} of its share pay for packets that its queue dropped")),
+        (false, true) => Some(format!("{of_link} of the link pay for packets that queues dropped")),
+        (true, true) => Some(format!(
+            "{own} of its share, and {of_link} of the link, pay for packets that queues dropped"
+        )),
     }
 }
 

@@ -12,6 +12,7 @@ mod answer;
 pub(crate) mod audit;
 mod autorate;
 mod capacity;
+mod charge;
 mod check;
 mod class_key;
 mod class_table;

@@ -233,6 +233,7 @@ fn settings(old: &Config, new: &Config) -> Vec<PlannedSetting> {
     let values = [
         setting("[link] capacity", a.capacity_in_words(), b.capacity_in_words()),
         setting("[link] download", shared(a.download), shared(b.download)),
+        setting("[link] charge_drops", yes(a.charge_drops), yes(b.charge_drops)),
         setting("[link] framing", framing(a), framing(b)),
         setting("[link] allocator", old.allocator().to_string(), new.allocator().to_string()),
         setting("[link] delay_ms", a.delay_ms.to_string(), b.delay_ms.to_string()),

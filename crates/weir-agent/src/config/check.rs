@@ -175,6 +175,10 @@ fn check_download(config: &Config) -> Result<(), Fault> {
             format!("{capacity} is not between {least} and {most}; leave it out to share no download");
         return Err(fault("[link] download", detail));
     }
+    if config.link.download.is_none() && config.link.charge_drops {
+        let detail = "the download is not shared: set [link] download, or take this away";
+        return Err(fault("[link] charge_drops", detail));
+    }
     if let (Some(_), Some(engine::Choice::Only(kind))) = (config.link.download, config.link.choice()) {
         engine::Download::goes_with(kind).map_err(|e| fault("[link] download", e))?;
     }

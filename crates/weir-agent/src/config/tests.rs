@@ -334,6 +334,12 @@ fn a_policy_of_what_arrives_that_cannot_hold_is_refused_with_its_place() {
         error.contains("[link] download: cannot use engine user: it cannot share the download"),
         "{error}"
     );
+    let error = parse(&format!("{LINK}charge_drops = true\n")).unwrap_err();
+    assert!(
+        error.contains("[link] charge_drops: the download is not shared: set [link] download"),
+        "{error}"
+    );
+    assert!(shared("charge_drops = true\n").unwrap().download().unwrap().link.charge_drops);
     // 48 Mbit/s fit into what leaves.
     assert!(shared(&format!("{web}min = \"48mbit\"")).is_ok());
 }
