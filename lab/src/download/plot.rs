@@ -140,7 +140,7 @@ mod tests {
         for words in ["ifb + tbf", "ifb + cake", "cubic 2 x 4", "nat", "C2", "95 of 100"] {
             assert!(text.contains(words), "{words}");
         }
-        // The sheet, four of the legend, two shares, and one round trip.
-        assert_eq!(text.matches("<rect").count(), 1 + 4 + 2 + 1, "{text}");
+        // The sheet, five of the legend, two shares, and one round trip.
+        assert_eq!(text.matches("<rect").count(), 1 + 5 + 2 + 1, "{text}");
     }
 }
