@@ -254,6 +254,7 @@ fn beside_a_flood_charged_drops_leave_the_others_their_weights_and_a_short_queue
     assert!(good(&found), "{found:?} of {left:.2}");
     let why = node.weir(&["explain", &node.name("C1")]);
     assert!(why.contains("pay for packets that queues dropped"), "{why}");
+    assert!(!why.contains("its maximum"), "it has none: {why}");
     drop(flood);
 }
 

@@ -15,7 +15,7 @@ use weir_units::{BitRate, Bytes, Instant};
 /// A debt is paid over this time, so that a burst of losses does not stop its class.
 const PAID_IN: Duration = Duration::from_millis(500);
 
-/// The part of a share, or of the capacity, that is never charged: one of so many.
+/// One part in this number of a share, or of the capacity, is never charged.
 const KEPT: u64 = 4;
 
 /// The debt of a class.

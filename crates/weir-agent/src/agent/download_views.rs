@@ -134,6 +134,8 @@ fn explain_share(download: &Download, key: &ClassKey, entry: &ClassEntry) -> Opt
     let followed = download.allocations.get(key)?;
     let (allocation, rate) = (followed.allocation, followed.estimator.rate());
     let weight = entry.effective.policy.weight();
+    // A class that pays for drops is limited as by a maximum.
+    let pays = download.charges.rates(followed.minor).0 > BitRate::ZERO;
     let whole = match &entry.class.group {
         Some(group) => format!("group {group}'s part"),
         None => format!("the {} that arrive", download.classes.config().link.capacity),
@@ -142,6 +144,7 @@ fn explain_share(download: &Download, key: &ClassKey, entry: &ClassEntry) -> Opt
         Bound::Idle => return Some(format!("nothing arrives for it now; its weight is {weight}")),
         Bound::Demand => "which is all that comes for it",
         Bound::Floor => "its minimum",
+        Bound::Ceiling if pays => "its share without what it pays",
         Bound::Ceiling => "its maximum",
         Bound::Weight => "by weight",
     };

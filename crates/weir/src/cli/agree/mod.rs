@@ -220,7 +220,7 @@ fn changed(
     session.print(agreement, |out, _| show::line(out, agreement))
 }
 
-/// What `weir agree list` prints.
+/// Prints as `weir agree list` does.
 pub(super) fn overview(session: &mut Session<'_>) -> anyhow::Result<()> {
     ls(false, session)
 }

@@ -197,7 +197,7 @@ fn direction(text: &str) -> Result<Direction, String> {
     }
 }
 
-/// What `weir cc ls` and `weir cc stats` print.
+/// Prints as `weir cc ls` and `weir cc stats` do.
 pub(super) fn overview(session: &mut Session<'_>) -> anyhow::Result<()> {
     run(CcArgs { verb: Verb::Ls }, session)?;
     writeln!(session.out)?;

@@ -82,7 +82,7 @@ fn socket_to_ask<'a>(named: &'a Path, unit: &'a Path) -> &'a Path {
     if named == Path::new(weir_api::DEFAULT_SOCKET) && unit.exists() { unit } else { named }
 }
 
-/// What `weir image df` and `weir image ls` print.
+/// Prints as `weir image df` and `weir image ls` do.
 pub(super) fn overview(session: &mut Session<'_>) -> anyhow::Result<()> {
     run(ImageArgs { verb: Verb::Df }, session)?;
     writeln!(session.out)?;

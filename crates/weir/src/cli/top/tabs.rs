@@ -12,7 +12,7 @@ use weir_api::Client;
 use super::{ink::Ink, state::State};
 use crate::cli::{Look, Session, agree, cc, image};
 
-/// What the frame shows.
+/// A page of the full screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tab {
     Classes,
@@ -51,7 +51,7 @@ impl Tab {
 /// The content of a tab: the text of its verbs.
 ///
 /// # Errors
-/// Why there is none, in words.
+/// The reason of a missing answer, in words.
 pub(super) fn page(tab: Tab, client: &Client) -> Result<String, String> {
     let mut text = Vec::new();
     let mut session = Session {
