@@ -222,7 +222,7 @@ fn ping_of_an_idle_container_is_short_beside_bulk_downloads() {
 
 /// The flood has more than its share of the line, and the ISP's queue would be full of it.
 #[test]
-fn beside_a_flood_charged_drops_leave_the_others_their_weights_and_a_short_queue() {
+fn beside_a_flood_charged_drops_keep_weights_and_a_short_queue() {
     if !can_run(&Need::TRAFFIC) {
         return;
     }

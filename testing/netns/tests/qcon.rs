@@ -75,7 +75,7 @@ fn run(engine: EngineKind, tso: bool) -> [Seen; 3] {
 
 /// Algorithm 1 hands what a class leaves to later classes only. No class comes after the last one.
 #[test]
-fn papers_form_loses_what_later_classes_leave_and_the_repaired_form_uses_it() {
+fn papers_form_loses_what_later_classes_leave_and_the_repair_uses_it() {
     // Both are modes of one qdisc.
     if !EngineKind::Bpf.is_here() {
         return;

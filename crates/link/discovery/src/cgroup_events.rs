@@ -109,7 +109,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn only_slices_and_wanted_names_are_told_also_after_a_directory_came_again() {
+    fn only_slices_and_wanted_names_are_told_also_of_a_new_directory() {
         let dir = tempfile::tempdir().expect("a directory");
         let slice = dir.path().join("a.slice");
         let places = || BTreeSet::from([dir.path().to_owned(), slice.clone()]);

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_a_flood_what_arrives_keeps_the_capacity_and_the_others_their_weights() {
+    fn beside_a_flood_arrivals_keep_the_capacity_and_others_their_weights() {
         for flood in [10.0, 20.0, 30.0] {
             let mut link = Link::new(45.0, &[(1.0, Some(flood)), (2.0, None), (4.0, None)]);
             let arrives = link.settle();

@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moving_without_rules_differs_from_moving_by_rules_that_are_not_in_force() {
+    fn moving_without_rules_differs_from_rules_that_are_not_in_force() {
         let mut control = CongestionControl::default();
         let told = control.move_all().expect_err("nothing is attached");
         assert!(told.contains("there are no rules"), "{told}");

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn present_annotations_replace_those_of_the_start_and_their_removal_counts() {
+    fn present_annotations_replace_those_of_the_start_and_may_go() {
         let options = Kubernetes::default();
         let key = Some(("shop", "web"));
         let changed = followed(
