@@ -15,7 +15,8 @@ use super::{
     ink::{Ink, class_style, put},
     panel::{explanation, panel},
     state::{Line, Mode, State, id},
-    tabs::{self, Tab},
+    tab::Tab,
+    tabs,
 };
 use crate::cli::format;
 

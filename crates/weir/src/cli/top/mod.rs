@@ -10,6 +10,7 @@ mod ink;
 mod panel;
 mod screen;
 mod state;
+mod tab;
 mod tabs;
 
 #[cfg(test)]
@@ -32,7 +33,7 @@ use super::{Look, Session, Usage};
 use ink::Ink;
 use screen::Screen;
 use state::{Action, Sort, State, Update};
-use tabs::Tab;
+use tab::Tab;
 
 const EXAMPLES: &str = "Examples:
   weir top                 full screen, once a second

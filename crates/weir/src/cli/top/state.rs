@@ -9,7 +9,7 @@ use weir_api::{Class, ClassKind, Explanation, PolicyChange, Status};
 use weir_share::Weight;
 use weir_units::BitRate;
 
-use super::tabs::Tab;
+use super::tab::Tab;
 
 /// The length of the selected class's history, seconds.
 pub(super) const HISTORY: usize = 60;

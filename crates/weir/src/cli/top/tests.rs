@@ -11,7 +11,8 @@ use super::{
     ink::Ink,
     panel::wrap,
     state::{Action, HISTORY, Mode, Sort, State, Update, id},
-    tabs::{self, Tab},
+    tab::Tab,
+    tabs,
 };
 use weir_fake_agent as fake;
 
@@ -434,7 +435,7 @@ fn signal_ends_the_screen() {
 }
 
 #[test]
-fn keys_open_tabs_and_scroll_their_text_and_late_text_of_another_is_dropped() {
+fn keys_open_tabs_and_scroll_and_late_text_of_another_tab_is_dropped() {
     let mut state = state();
     assert_eq!(press(&mut state, KeyCode::Char('1')), Action::None, "it is open");
     assert_eq!(press(&mut state, KeyCode::Tab), Action::Show(Tab::Agreements));
