@@ -16,6 +16,7 @@
 mod decode;
 mod encode;
 mod fault;
+mod service;
 mod terms;
 mod tree;
 

@@ -16,9 +16,8 @@
 //! All else is refused with its place.
 
 use super::{
-    GUARANTEE, WSA, WSAG,
-    decode::{NAME, named, service_description, value},
-    encode,
+    GUARANTEE, WSA, WSAG, encode,
+    service::{NAME, named, service_description, value},
     tree::{Element, Q, Reading},
 };
 use crate::{Fault, FaultCode, Guarantees, Name, Reference, Service, Terms};
