@@ -34,7 +34,7 @@ pub(crate) fn run(scenario: &Scenario, options: &Options, watch: &mut dyn FnMut(
             if let Err(why) = delay(topology.srv(), scenario.rtt_ms) {
                 found.no_delay_because = Some(why);
             }
-            let _agent = match peer.start(scenario, &topology, options) {
+            let _agent = match peer.start(scenario.capacity, &scenario.weights, &topology, options) {
                 Ok(agent) => agent,
                 Err(error) => match peer.lacks(&error) {
                     Some(why) => {

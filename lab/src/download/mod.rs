@@ -6,6 +6,7 @@ mod peer;
 mod plot;
 mod report;
 mod scenario;
+mod show;
 
 pub(crate) use measure::run;
 pub(crate) use scenario::Scenario;

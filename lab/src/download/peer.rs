@@ -1,11 +1,13 @@
 //! Weir and the setups that people use today for a download.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use weir_netlab::topology::{Topology, UPLINK};
+use weir_share::Weight;
 use weir_units::BitRate;
 
-use super::scenario::Scenario;
 use crate::{
     control::{Agent, AgentSetup, kind::ControlKind},
     options::Options,
@@ -74,12 +76,13 @@ impl Peer {
     /// If the kernel lacks a part: only CAKE may be lacking, see [`Peer::lacks`].
     pub(super) fn start(
         self,
-        scenario: &Scenario,
+        capacity: BitRate,
+        weights: &BTreeMap<String, Weight>,
         topology: &Topology,
         options: &Options,
     ) -> Result<Option<Agent>> {
         let node = topology.node();
-        if let Some(script) = self.script(scenario.capacity) {
+        if let Some(script) = self.script(capacity) {
             node.ip(&format!("link add {IFB} type ifb\nlink set dev {IFB} up\n"))?;
             node.tc(&script).with_context(|| format!("cannot set up {}", self.name()))?;
             return Ok(None);
@@ -87,8 +90,7 @@ impl Peer {
         if self == Peer::None {
             return Ok(None);
         }
-        let sections: String = scenario
-            .weights
+        let sections: String = weights
             .iter()
             .map(|(label, weight)| {
                 let name = topology.container_name(label);
@@ -96,11 +98,10 @@ impl Peer {
             })
             .collect();
         let is_charged = self == Peer::WeirCharged;
-        let rate = scenario.capacity.bits_per_sec();
+        let rate = capacity.bits_per_sec();
         let link = format!("download = \"{rate}bit\"\ncharge_drops = {is_charged}\n{}", options.link);
         // The upload carries acknowledgements only, and weir divides it at the line's rate.
-        let setup =
-            AgentSetup::new(&options.weir, topology, scenario.capacity).link(&link).sections(&sections);
+        let setup = AgentSetup::new(&options.weir, topology, capacity).link(&link).sections(&sections);
         Agent::start(&setup).map(Some)
     }
 

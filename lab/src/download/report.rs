@@ -2,17 +2,15 @@
 
 use std::fmt::Write as _;
 
-use anyhow::Result;
 use comfy_table::CellAlignment;
 use serde::{Deserialize, Serialize};
 use weir_netlab::topology::Mode;
 
 use super::{
     peer::Peer,
-    plot,
     scenario::{Case, Scenario},
 };
-use crate::report::{Figure, Head, Rule, Shown, table::new_table};
+use crate::report::{Figure, Head, Rule, table::new_table};
 
 /// One case under one setup.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -125,7 +123,7 @@ fn load(case: &Case, first: &str) -> String {
 }
 
 /// A line for each case and setup.
-fn table(report: &Report) -> String {
+pub(super) fn table(report: &Report) -> String {
     let settings = &report.settings;
     let labels: Vec<&str> = settings.weights.keys().map(String::as_str).collect();
     let due: Vec<String> =
@@ -175,28 +173,10 @@ fn table(report: &Report) -> String {
     text
 }
 
-impl Shown for Report {
-    fn head(&self) -> &Head {
-        &self.head
-    }
-    fn table(&self) -> String {
-        table(self)
-    }
-    fn plot(&self) -> Result<String> {
-        plot::svg(self)
-    }
-    fn unjudged(&self) -> &'static str {
-        "no verdict, since weir was not among the controls"
-    }
-    fn scripts(&self) -> &str {
-        &self.scripts
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::experiment::tests::settings;
+    use crate::{experiment::tests::settings, report::Shown as _};
 
     pub(in crate::download) fn row(peer: Peer, case: &str, goodput: [f64; 2], p95: Option<f64>) -> Row {
         let lost = if p95.is_some() { 0.0 } else { 1.0 };

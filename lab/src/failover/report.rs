@@ -2,17 +2,13 @@
 
 use std::fmt::Write as _;
 
-use anyhow::Result;
 use comfy_table::CellAlignment;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    plot,
-    scenario::{Link, Scenario},
-};
+use super::scenario::{Link, Scenario};
 use crate::{
     control::kind::{ControlKind, Missing},
-    report::{Figure, Head, Rule, Shown, table::new_table},
+    report::{Figure, Head, Rule, table::new_table},
 };
 
 /// The length of a window in which shares are exact or not, seconds.
@@ -137,7 +133,7 @@ fn figures(scenario: &Scenario, runs: &[Run]) -> Vec<Figure> {
 }
 
 /// A line for each control and container.
-fn table(report: &Report) -> String {
+pub(super) fn table(report: &Report) -> String {
     let settings = &report.settings;
     let mut text = format!(
         "{}: {} ({})\n{} of a line of {}, then {} of {}; rates in Mbit/s of layer 2\n",
@@ -188,28 +184,10 @@ fn table(report: &Report) -> String {
     text
 }
 
-impl Shown for Report {
-    fn head(&self) -> &Head {
-        &self.head
-    }
-    fn table(&self) -> String {
-        table(self)
-    }
-    fn plot(&self) -> Result<String> {
-        plot::svg(self)
-    }
-    fn unjudged(&self) -> &'static str {
-        "no verdict, since weir was not among the controls"
-    }
-    fn scripts(&self) -> &str {
-        &self.scripts
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::experiment::tests::settings;
+    use crate::{experiment::tests::settings, report::Shown as _};
 
     /// A run that has these rates before the move at 2 s, for `wrong_s` after it, and to its end.
     pub(in crate::failover) fn made(control: ControlKind, wrong_s: f64, end: [f64; 2]) -> Run {

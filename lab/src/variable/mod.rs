@@ -7,6 +7,7 @@ mod measure;
 mod plot;
 mod report;
 mod scenario;
+mod show;
 
 pub(crate) use measure::run;
 pub(crate) use scenario::Scenario;

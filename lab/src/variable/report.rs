@@ -2,14 +2,13 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use anyhow::Result;
 use comfy_table::CellAlignment;
 use serde::{Deserialize, Serialize};
 use weir_linksim::{Moment, Scheme};
 use weir_netlab::stats;
 
-use super::{plot, scenario::Scenario};
-use crate::report::{Figure, Head, Rule, Shown, table::new_table};
+use super::scenario::Scenario;
+use crate::report::{Figure, Head, Rule, table::new_table};
 
 /// One simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -128,7 +127,7 @@ fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
 }
 
 /// A line for each scheme: medians, with the lowest and the highest of all seeds.
-fn table(report: &Report) -> String {
+pub(super) fn table(report: &Report) -> String {
     let settings = &report.settings;
     let mut text = format!(
         "{}: {} ({})\nsimulated; {} traces of 120 s from seed {}, {} CUBIC flows, weir between {} and {}\n",
@@ -163,25 +162,10 @@ fn table(report: &Report) -> String {
     text
 }
 
-impl Shown for Report {
-    fn head(&self) -> &Head {
-        &self.head
-    }
-    fn table(&self) -> String {
-        table(self)
-    }
-    fn plot(&self) -> Result<String> {
-        plot::svg(self)
-    }
-    fn unjudged(&self) -> &'static str {
-        "nothing is judged"
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::{super::measure::run, *};
-    use crate::experiment::tests::settings;
+    use crate::{experiment::tests::settings, report::Shown as _};
 
     /// The report of the first seeds of a built-in scenario.
     pub(in crate::variable) fn report(name: &str, seeds: u64) -> Report {
