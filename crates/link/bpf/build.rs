@@ -36,13 +36,22 @@ const OLD: [&str; 3] = ["download", "download_conntrack", "signals"];
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    for feature in
-        ["classify", "common", "congestion", "credit", "download", "edt", "fair", "pacing", "signals", "user"]
-    {
+    let folders = [
+        "src/classify",
+        "src/common",
+        "src/congestion",
+        "src/credit",
+        "src/download",
+        "src/edt",
+        "src/fair",
+        "src/pacing",
+        "src/signals",
+        "src/user",
+        "tests/user_space",
+    ];
+    for folder in folders {
         // A change of Rust alone compiles no program again.
-        for file in
-            std::fs::read_dir(format!("src/{feature}")).expect("each feature has its folder").flatten()
-        {
+        for file in std::fs::read_dir(folder).expect("each feature has its folder").flatten() {
             if file.path().extension().is_some_and(|e| e == "c" || e == "h") {
                 println!("cargo:rerun-if-changed={}", file.path().display());
             }
@@ -103,7 +112,7 @@ fn main() {
     for feature in ["fair", "edt"] {
         let mut user = cc::Build::new();
         user.compiler(&clang)
-            .file(format!("src/{feature}/{feature}_user.c"))
+            .file(format!("tests/user_space/{feature}.c"))
             .include("src")
             .opt_level(2)
             .extra_warnings(false)

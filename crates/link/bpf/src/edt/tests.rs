@@ -1,4 +1,4 @@
-//! The program of departure times in user space (`edt_user.c`), before a wire in a time of its own.
+//! The program of departure times in user space (`tests/user_space/edt.c`), before a wire in a time of its own.
 
 use std::{
     cmp::Reverse,

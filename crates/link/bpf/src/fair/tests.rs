@@ -1,4 +1,4 @@
-//! The qdisc in user space (`fair_user.c`), in a time of its own: whole links of random policies
+//! The qdisc in user space (`tests/user_space/fair.c`), in a time of its own: whole links of random policies
 //! and demands in milliseconds, each share against weir-share's water-filling.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The program of departure times in user space: edt.bpf.c as it is, with what it calls of the kernel put
- * in its place, so that a test can run it in a time of its own (tests.rs).
+ * in its place, so that a test can run it in a time of its own (src/edt/tests.rs).
  */
 #include <linux/bpf.h>
 
-#define __BPF_HELPERS__
-#define SEC(name)
-#define __uint(name, value) int(*name)[value]
-#define __type(name, value) value *name
-#undef __always_inline
-#define __always_inline inline __attribute__((always_inline))
-#define __noinline __attribute__((noinline))
+#include "macros.h"
+
 #define LICENSE edt_user_license
 
 static __u64 time_now;
@@ -56,7 +51,7 @@ static long bpf_skb_set_tstamp(struct __sk_buff *skb, __u64 stamp, __u32 type)
 	return 0;
 }
 
-#include "edt.bpf.c"
+#include "edt/edt.bpf.c"
 
 static struct weir_edt_link the_link;
 static struct weir_edt_rule rules[WEIR_EDT_CLASSES], groups[WEIR_EDT_GROUPS];

@@ -1,27 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The fair queueing qdisc in user space: fair.bpf.c as it is, with what it calls of the kernel put
- * in its place, so that a test can run it in a time of its own (tests.rs).
+ * in its place, so that a test can run it in a time of its own (src/fair/tests.rs).
  */
 #include <linux/bpf.h>
 
-#pragma clang diagnostic ignored "-Wunknown-attributes" /* of BPF */
-
-#define __BPF_HELPERS__
-#define __BPF_CORE_READ_H__
-#define __BPF_TRACING_H__
-#define SEC(name)
-#define __uint(name, value) int(*name)[value]
-#define __type(name, value) value *name
-#undef __always_inline
-#define __always_inline inline __attribute__((always_inline))
-#define __noinline __attribute__((noinline))
-#define __kptr
-#define __ksym
-#define barrier_var(value)
-#define NULL ((void *)0)
-#define BPF_PROG(name, ...) name(__VA_ARGS__)
-#define bpf_core_field_exists(field) 0
+#include "macros.h"
 
 static __u64 time_now, watchdog;
 
@@ -79,7 +63,7 @@ struct skb_shared_info;
 static const struct skb_shared_info *shared_info(struct sk_buff *skb);
 
 #define WEIR_PAPER
-#include "fair.bpf.c"
+#include "fair/fair.bpf.c"
 
 static struct slot slots[SLOTS];
 static struct sk_buff packets[SLOTS], *unused;
