@@ -9,13 +9,13 @@ mod discover;
 mod download;
 mod fault;
 mod framing;
+mod keys;
 mod kubernetes;
 mod labels;
 mod links;
 mod selector;
 
 use std::{
-    collections::BTreeMap,
     net::IpAddr,
     path::{Path, PathBuf},
 };
@@ -27,15 +27,16 @@ use weir_discovery::units::{SliceName, UnitName};
 use weir_share::{AllocatorKind, Policy, Reservable, Weight};
 use weir_units::{BitRate, Bytes, Framing};
 
-use crate::agent::audit::{Bounds, keys_of};
+use crate::agent::audit::Bounds;
 use check::check;
 pub(crate) use check::{is_name, no_name};
 use fault::fault;
+use keys::{Keys, keys_of};
 
 pub use access::Rights;
 pub(crate) use access::{Access, GROUP, Right};
 pub(crate) use agreements::{Agreements, Decide};
-pub(crate) use api::Api;
+pub(crate) use api::{Api, Pem, Place};
 pub(crate) use capacity::Follows;
 pub(crate) use discover::Discover;
 pub(crate) use kubernetes::{Kubernetes, check_server, is_node};
@@ -130,16 +131,6 @@ pub struct Config {
     /// The file's keys with their values as text, for the audit.
     #[serde(skip)]
     pub(crate) keys: Keys,
-}
-
-/// The keys of a file as they are written. Two files that mean the same are equal.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Keys(pub(crate) BTreeMap<String, String>);
-
-impl PartialEq for Keys {
-    fn eq(&self, _: &Keys) -> bool {
-        true
-    }
 }
 
 impl Config {

@@ -2,9 +2,10 @@
 
 pub use crate::{
     agent::{
-        agree::{AgreementsRequest, Maker, Offeror, Owner},
+        agree::AgreementsRequest,
         cni::CniRequest,
         congestion::CongestionRequest,
+        maker::{Maker, Offeror, Owner},
     },
     reply::Reply,
 };

@@ -2,7 +2,6 @@
 //! the link.
 
 pub(crate) mod runtime;
-mod standalone;
 mod watchdog;
 
 use std::{
@@ -26,8 +25,6 @@ use weir_image::{Mirror, Settings, Timing};
 use weir_units::chain;
 
 use runtime::{Runtime, Wanted};
-
-pub use standalone::serve;
 
 /// The interval between attempts to open the store or to listen.
 const AGAIN: Duration = Duration::from_secs(5);

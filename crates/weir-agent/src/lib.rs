@@ -1,6 +1,6 @@
 //! The agent of a node: its loop, its configuration, its state, and the server of its API.
 //!
-//! [`run`] is the agent. [`images::serve`] is the image cache without an agent, [`forward`] the scheduler of
+//! [`run`] is the agent. [`standalone::serve`] is the image cache without an agent, [`forward`] the scheduler of
 //! engine `user`. The other public items are
 //! the seams at which tests put a loop of their own behind the real [`server`].
 
@@ -14,6 +14,7 @@ pub mod images;
 mod kubernetes;
 mod reply;
 pub mod server;
+pub mod standalone;
 mod tokens;
 
 pub use agent::{agree::Agreements, check, run, store::Store};

@@ -66,9 +66,7 @@ use connections::Caller;
 pub use socket::Socket;
 pub(crate) use socket::admit;
 pub use stream::Stream;
-pub(crate) use tcp::Place;
 pub use tcp::Port;
-pub(crate) use tls::Pem;
 
 /// The time limit of the agent's loop. It is shorter than a client's limit, so that the client gets the
 /// reason.

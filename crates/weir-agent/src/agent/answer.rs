@@ -8,6 +8,7 @@ use weir_units::chain;
 
 use super::{
     Agent,
+    by_hand::SetLayers,
     class_key::ClassKey,
     history::{BothLayers, History},
     store, views,
@@ -124,8 +125,8 @@ impl Agent {
     /// Stores policies set by hand, then applies them.
     fn put(
         &mut self,
-        set: store::SetLayers,
-        down: Option<store::SetLayers>,
+        set: SetLayers,
+        down: Option<SetLayers>,
         names: &[String],
         by: &Actor,
     ) -> Result<Vec<weir_api::Class>, weir_api::Error> {

@@ -1,12 +1,12 @@
 //! The capacities of the link: those of the configuration, and those set by hand at run time.
 
-use serde::{Deserialize, Serialize};
 use weir_api::{Actor, Capacity, Error, ErrorCode, EventKind, LinkView, Plan, SetCapacity};
 use weir_units::BitRate;
 
 use super::{
     Agent,
     answer::{not_stored, now_ms},
+    by_hand::ByHand,
     class_table::ClassTable,
     datapath,
     download::told,
@@ -19,13 +19,6 @@ use crate::config::{Config, Follows};
 const TIMES: u64 = 100;
 /// The lowest capacity by hand is this part of the configured one.
 const PART: u64 = 1_000;
-
-/// The capacities set by hand. `None` leaves the configuration's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct ByHand {
-    pub(crate) capacity: Option<BitRate>,
-    pub(crate) download: Option<BitRate>,
-}
 
 /// Both capacities. `None` means that the download is not shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,7 +18,10 @@ use self::{
     promise::{Awaited, Want},
 };
 use super::class_key::{ClassKey, ClassSource};
-use super::store::{Ledger, Minors, SetLayers};
+use super::{
+    by_hand::SetLayers,
+    store::{Ledger, Minors},
+};
 use crate::config::{Config, Layer, is_name, no_name, within};
 
 pub(crate) use agreed::Agreed;

@@ -302,7 +302,7 @@ mod tests {
         let config = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n[agreements]\n\
             [[class]]\nname = \"voice\"\nmatch = { dscp = 46 }\n";
         let config = crate::config::parse(config, std::path::Path::new("test.toml")).unwrap();
-        let (set, minors) = (store::SetLayers::new(), store::Minors::new());
+        let (set, minors) = (crate::agent::by_hand::SetLayers::new(), store::Minors::new());
         let ledger = store::Ledger::new();
         let mut table = ClassTable::new(config, set, minors, ledger, weir_units::BitRate::ZERO);
         // Each prefix length is a kind of its own.

@@ -6,9 +6,10 @@ use weir_api::{Error, ErrorCode, EventKind, PolicyChange, SetPolicies};
 
 use super::{
     Agent,
+    by_hand::SetLayers,
     class_key::ClassKey,
     download::{Download, told},
-    store::{Ledger, SetLayers},
+    store::Ledger,
     views::policy_text,
 };
 

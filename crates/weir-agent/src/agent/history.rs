@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::{capacity::ByHand, store::SetLayers};
+use super::by_hand::{ByHand, SetLayers};
 
 /// The most changes that are kept.
 const MAX_CHANGES: usize = 10;

@@ -15,9 +15,10 @@ use weir_units::{BitRate, Bytes, Instant};
 
 use super::{
     allocate::Allocations,
+    by_hand::SetLayers,
     class_key::ClassSource,
     class_table::{ClassTable, DiscoveredClass},
-    store::{Ledger, Minors, SetLayers},
+    store::{Ledger, Minors},
 };
 
 const CAPACITY: BitRate = BitRate::mbit(95);

@@ -4,7 +4,7 @@ use weir_api::{Error, ErrorCode, EventKind, OtherLink};
 use weir_netlink::{DefaultRoute, Link, Netlink};
 use weir_units::chain;
 
-use super::{Agent, capacity::ByHand, datapath, reconcile::not_enforced};
+use super::{Agent, by_hand::ByHand, datapath, reconcile::not_enforced};
 use crate::config::Config;
 
 /// The link that the default route takes: the device among `links` with the best route. The link of now stays

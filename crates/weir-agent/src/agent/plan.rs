@@ -10,12 +10,13 @@ use weir_units::{BitRate, chain};
 
 use super::{
     Agent,
+    by_hand::SetLayers,
     class_key::ClassKey,
     class_table::{ClassEntry, ClassTable, DiscoveredClass},
     discover,
     download::{self, told},
     history::{BothLayers, History, Replaced},
-    store::{SetLayers, StoreError},
+    store::StoreError,
 };
 use crate::config::{self, Config};
 

@@ -8,7 +8,22 @@ use super::{
     Config,
     fault::{Fault, fault},
 };
-use crate::server::{Pem, Place};
+
+/// The files of TLS in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pem {
+    /// The certificate and those between it and its root.
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+/// The place of the API over TCP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) listen: SocketAddr,
+    /// The files of TLS; without them there is no TLS.
+    pub(crate) pem: Option<Pem>,
+}
 
 /// `[api]`
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]

@@ -17,7 +17,7 @@ use super::{
     language::{Refusal, of_answer},
 };
 use crate::{
-    agent::agree::Owner,
+    agent::maker::Owner,
     config::{
         Right::{self, Admin, Operate, Own, Read},
         Rights,

@@ -30,7 +30,10 @@ use super::{
     language::{Refusal, of_answer, of_body, written},
 };
 use crate::{
-    agent::agree::{AgreementsRequest, Offeror, Owner, unknown},
+    agent::{
+        agree::{AgreementsRequest, unknown},
+        maker::{Offeror, Owner},
+    },
     control::{Control, Request},
     reply::Reply,
 };

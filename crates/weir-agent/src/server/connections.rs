@@ -24,7 +24,7 @@ use super::{
     peer::{Peer, speaker},
 };
 use crate::{
-    agent::agree::Maker,
+    agent::maker::Maker,
     config::{Right, Rights},
     tokens::Token,
 };

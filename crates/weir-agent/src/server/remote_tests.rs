@@ -11,12 +11,13 @@ use tokio::{sync::mpsc, task::spawn_blocking};
 use weir_api::{Client, ClientError, Remote, Status, TokenScope};
 use weir_fake_agent as fake;
 
-use super::{
-    Stream,
-    tcp::{Place, Port},
-    tls::Pem,
+use super::{Stream, tcp::Port};
+use crate::{
+    config::{Pem, Place},
+    control::Request,
+    images::Images,
+    tokens::Tokens,
 };
-use crate::{control::Request, images::Images, tokens::Tokens};
 
 /// Signed by itself, and no authority.
 const LEAF: [&str; 2] = [include_str!("testdata/one.pem"), include_str!("testdata/one.key")];

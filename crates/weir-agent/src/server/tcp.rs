@@ -7,7 +7,7 @@ use std::{
     collections::BTreeMap,
     convert::Infallible,
     future::pending,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv6Addr},
     pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -38,10 +38,10 @@ use super::{
     connections::{REST, http, refusal},
     dashboard, guarded, health,
     metrics::{self, Measured},
-    tls::{Certificate, Pem},
+    tls::Certificate,
     unknown_route,
 };
-use crate::{control::Control, images::Images, tokens::Tokens};
+use crate::{config::Place, control::Control, images::Images, tokens::Tokens};
 
 /// The most connections at a time.
 pub(super) const MAX_CONNECTIONS: usize = 64;
@@ -62,14 +62,6 @@ pub(super) const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The answers with a token that are made at a time.
 const ANSWERS: usize = 8;
-
-/// The place of the API over TCP.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) listen: SocketAddr,
-    /// The files of TLS; without them there is no TLS.
-    pub(crate) pem: Option<Pem>,
-}
 
 /// The TCP port of the API. It follows the configuration; cheap to clone.
 #[derive(Debug, Clone)]

@@ -14,9 +14,10 @@ use weir_fake_agent as fake;
 use super::{
     Stream,
     access::ROUTES,
-    tcp::{MAX_HEAD, MAX_OF_ADDRESS, OPEN, Place, Port},
+    tcp::{MAX_HEAD, MAX_OF_ADDRESS, OPEN, Port},
 };
 use crate::{
+    config::Place,
     control::{AgreementsRequest, CongestionRequest, Request},
     images::Images,
     tokens::Tokens,

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, Metadata},
     os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::SystemTime,
 };
@@ -13,13 +13,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 
-/// The files in PEM.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Pem {
-    /// The certificate and those between it and its root.
-    pub(crate) certificate: PathBuf,
-    pub(crate) key: PathBuf,
-}
+use crate::config::Pem;
 
 /// When both files were changed, as far as they are there.
 type Changed = [Option<SystemTime>; 2];

@@ -29,11 +29,11 @@ use super::{
     Stream,
     access::{OF_PARTIES, ROUTES},
     bearer::Bearers,
-    tcp::{OPEN, Place, Port, Routes},
-    tls::Pem,
+    tcp::{OPEN, Port, Routes},
 };
 use crate::{
     agent::agree::{StoredAgreements, offer},
+    config::{Pem, Place},
     control::{AgreementsRequest, Request},
     images::Images,
     tokens::Tokens,

@@ -29,11 +29,12 @@ use self::{enforce::Counted, watch::LinkSeen};
 use super::{
     class_key::ClassKey,
     class_table::Agreed,
+    maker::{Maker, Owner},
     store::{Store, StoreError},
 };
 use crate::config::{self, Agreements as Rules, Config, Decide};
 
-pub use ask::{AgreementsRequest, Maker, Offeror, Owner};
+pub use ask::AgreementsRequest;
 pub(super) use enforce::Interval as Delivery;
 #[cfg(test)]
 pub(crate) use tests::{StoredAgreements, offer};

@@ -2,7 +2,7 @@
 
 use weir_agree::{Agreement, Constraints, Fault, FaultCode, GRAIN, Name, Service, Template, Terms};
 
-use super::Maker;
+use crate::agent::maker::Maker;
 use crate::{
     agent::store::StoreError,
     config::{Agreements as Rules, Link},

@@ -10,17 +10,16 @@ use weir_units::BitRate;
 use super::line::Facts;
 use crate::{
     agent::{
-        agree::{Maker, in_words},
+        agree::in_words,
+        by_hand::SetLayers,
         class_table::{ClassEntry, ClassTable},
-        store::SetLayers,
+        maker::Maker,
     },
     config::Layer,
 };
 
 /// The longest value and the longest name, in characters. Longer ones are cut.
 const MAX_TEXT: usize = 512;
-/// The beginnings of keys whose values are secrets.
-const SECRETS: [&str; 4] = ["password", "secret", "token", "credential"];
 
 fn cut(text: &str) -> String {
     match text.char_indices().nth(MAX_TEXT) {
@@ -132,72 +131,9 @@ pub(super) fn configuration(facts: &mut Facts, keys: &BTreeMap<String, String>) 
     }
 }
 
-/// The keys of a configuration file by their full names, as `link.capacity` or `class.web.weight`, with their values.
-/// Secrets are left out.
-pub(crate) fn keys_of(text: &str) -> BTreeMap<String, String> {
-    let mut keys = BTreeMap::new();
-    if let Ok(table) = text.parse::<toml::Table>() {
-        flatten(&mut keys, "", &toml::Value::Table(table));
-    }
-    keys
-}
-
-fn flatten(keys: &mut BTreeMap<String, String>, path: &str, value: &toml::Value) {
-    let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
-    match value {
-        toml::Value::Table(table) => {
-            for (key, value) in table {
-                flatten(keys, &below(key), value);
-            }
-        }
-        toml::Value::Array(values) if values.iter().any(toml::Value::is_table) => {
-            for (index, value) in values.iter().enumerate() {
-                let name = value.get("name").and_then(toml::Value::as_str);
-                flatten(keys, &below(&name.map_or_else(|| index.to_string(), str::to_owned)), value);
-            }
-        }
-        value => {
-            let last = path.rsplit('.').next().unwrap_or(path);
-            let is_secret = SECRETS.iter().any(|secret| last.contains(secret));
-            let text = if is_secret { "(hidden)".to_owned() } else { without_user(&value.to_string()) };
-            keys.insert(path.to_owned(), text);
-        }
-    }
-}
-
-/// A value with the user and the password of each URL hidden.
-fn without_user(text: &str) -> String {
-    let mut parts = text.split("://");
-    let mut shown = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let end = part.find(['/', '"', ' ', ',']).unwrap_or(part.len());
-        let from = part[..end].rfind('@').map_or(0, |at| at + 1);
-        shown += if from > 0 { "://(hidden)@" } else { "://" };
-        shown += &part[from..];
-    }
-    shown
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_configuration_has_full_names_and_no_secrets() {
-        let text = "[link]\ncapacity = \"95mbit\"\n[[class]]\nname = \"web\"\nweight = 3\n[[congestion]]\nport = 443\n\
-                    [images.redis]\nurl = \"redis://weir:s3cret@10.0.0.1:6379/0\"\npassword = \"s3cret\"\n\
-                    upstreams = [\"https://a.example/x@y\", \"http://u:s3cret@b.example\"]\n";
-        let keys = keys_of(text);
-        let value = |key: &str| keys.get(key).map(String::as_str);
-        assert_eq!(value("link.capacity"), Some("\"95mbit\""));
-        assert_eq!(value("class.web.weight"), Some("3"));
-        assert_eq!(value("congestion.0.port"), Some("443"));
-        assert_eq!(value("images.redis.url"), Some("\"redis://(hidden)@10.0.0.1:6379/0\""));
-        assert_eq!(value("images.redis.password"), Some("(hidden)"));
-        let all = format!("{keys:?}");
-        assert!(!all.contains("s3cret"), "{all}");
-        assert!(all.contains("https://a.example/x@y") && all.contains("http://(hidden)@b.example"), "{all}");
-    }
 
     #[test]
     fn a_policy_by_hand_is_written_as_exactly_as_it_is_set() {

@@ -24,7 +24,7 @@ use weir_units::Instant;
 
 use self::{allowance::Allowance, files::Files, line::FactKey};
 
-pub(crate) use self::{facts::keys_of, files::Bounds, line::Facts};
+pub(crate) use self::{files::Bounds, line::Facts};
 
 /// The most changes of one line.
 const MAX_CHANGES: usize = 500;

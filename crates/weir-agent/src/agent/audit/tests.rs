@@ -249,7 +249,7 @@ fn container(name: &str, weight: u32) -> DiscoveredClass {
 }
 
 /// A random change of policy by hand, or `None` if it is refused.
-fn random_set(random: &mut fastrand::Rng, table: &ClassTable) -> Option<crate::agent::store::SetLayers> {
+fn random_set(random: &mut fastrand::Rng, table: &ClassTable) -> Option<crate::agent::by_hand::SetLayers> {
     let name = ["a", "b", "c", "db", "docker:a"][random.usize(..5)].to_owned();
     let rate = |random: &mut fastrand::Rng, most: u64| match random.u8(..3) {
         0 => None,

@@ -8,8 +8,8 @@ use weir_share::Policy;
 
 use super::{ClassEntry, ClassTable, DiscoveredClass, Effective, GroupWish, agreed};
 use crate::{
+    agent::by_hand::SetLayers,
     agent::class_key::{ClassKey, ClassSource},
-    agent::store::SetLayers,
     config::{Config, Layer, OTHER},
 };
 

@@ -7,7 +7,7 @@ use redb::{ReadableTable as _, TableDefinition, WriteTransaction};
 use weir_agree::{Agreement, Month, Name, Usage, Utc};
 
 use super::{META, Store, StoreError, Text};
-use crate::agent::agree::Maker;
+use crate::agent::maker::Maker;
 
 /// Agreements as JSON, by id.
 const AGREEMENTS: Text = TableDefinition::new("agreements");

@@ -11,7 +11,10 @@ use std::{
 use weir_agree::{Agreement, Name, Usage};
 
 use super::*;
-use crate::agent::agree::{Maker, StoredAgreements, offer};
+use crate::agent::{
+    agree::{StoredAgreements, offer},
+    maker::Maker,
+};
 
 /// The variable with the number of damaged files to try.
 const FILES: &str = "WEIR_DAMAGED_FILES";

@@ -1,7 +1,7 @@
 //! The last changes of policy by hand, in the state.
 
 use super::{Change, Ledger, META, Store, StoreError, promises};
-use crate::agent::{capacity::ByHand, history::History};
+use crate::agent::{by_hand::ByHand, history::History};
 
 /// In [`META`]: the changes as JSON.
 const HISTORY: &str = "policy-changes";

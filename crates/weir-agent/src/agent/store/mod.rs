@@ -31,7 +31,7 @@ use self::{
     place::{Directory, Place},
     second::Row,
 };
-use crate::agent::class_key::ClassKey;
+use crate::agent::{by_hand::SetLayers, class_key::ClassKey};
 use crate::{
     agent::{clock::Mark, history::History},
     config::Layer,
@@ -91,8 +91,6 @@ pub struct Store {
     failure: RefCell<Option<String>>,
 }
 
-/// Policies set by hand, by class name.
-pub(crate) type SetLayers = BTreeMap<String, Layer>;
 /// The scheduler's classes, by `source:name`.
 pub(crate) type Minors = BTreeMap<ClassKey, u16>;
 

@@ -288,7 +288,7 @@ pub(super) fn scrub(args: &ScrubArgs, session: &mut Session<'_>) -> anyhow::Resu
 
 pub(super) fn serve(args: &ServeArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     log_to_stderr(LogFormat::of_environment()?)?;
-    weir_agent::images::serve(&args.config, session.local("image serve")?)?;
+    weir_agent::standalone::serve(&args.config, session.local("image serve")?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Images, OnFault};
 use crate::{
     config,
+    images::{Images, OnFault},
     server::{self, Access, Socket},
 };
 
