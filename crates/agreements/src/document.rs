@@ -117,7 +117,7 @@ impl Document for Offer {}
 impl Document for Agreement {}
 
 fn read_json<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
-    let mut json = serde_json::Deserializer::from_str(text);
+    let mut json = serde_json::Deserializer::from_slice(text.as_bytes());
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         json_fault(&path, error.inner())

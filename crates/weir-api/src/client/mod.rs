@@ -171,12 +171,14 @@ impl Client {
         Client { plain: true, ..self }
     }
 
-    /// Parses an answer.
+    /// Parses an answer. Each kind of answer has code for one source only: a second one would make the program larger.
     fn decode<T: DeserializeOwned>(&self, bytes: &[u8]) -> serde_json::Result<T> {
-        if self.plain {
-            return serde_json::from_value(plain_value(serde_json::from_slice(bytes)?));
-        }
-        serde_json::from_slice(bytes)
+        serde_json::from_value(self.value(bytes)?)
+    }
+
+    fn value(&self, bytes: &[u8]) -> serde_json::Result<serde_json::Value> {
+        let value = serde_json::from_slice(bytes)?;
+        Ok(if self.plain { plain_value(value) } else { value })
     }
 
     /// The socket it talks to; none over TCP.
@@ -431,10 +433,20 @@ impl Client {
             }
             None => Vec::new(),
         };
+        let bytes = self.exchange(&method, path, body)?;
+        self.decode(&bytes).map_err(|e| protocol(format!("{e} (in `{}`)", excerpt(&bytes))))
+    }
+
+    /// Sends one request and reads the whole answer as bytes.
+    fn exchange(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<hyper::body::Bytes, ClientError> {
         self.runtime()?.block_on(self.in_time(async {
-            let response = self.send(&method, path, body).await?;
-            let bytes = self.read(&method, path, response).await?;
-            self.decode(&bytes).map_err(|e| protocol(format!("{e} (in `{}`)", excerpt(&bytes))))
+            let response = self.send(method, path, body).await?;
+            self.read(method, path, response).await
         }))
     }
 

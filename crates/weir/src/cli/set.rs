@@ -121,7 +121,7 @@ fn from_file(file: &Path) -> Result<SetPolicies, Usage> {
 
 /// Parses JSON. An error names the field.
 fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    let mut json = serde_json::Deserializer::from_str(text);
+    let mut json = serde_json::Deserializer::from_slice(text.as_bytes());
     let value = serde_path_to_error::deserialize(&mut json).map_err(|e| e.to_string())?;
     json.end().map_err(|e| e.to_string())?;
     Ok(value)

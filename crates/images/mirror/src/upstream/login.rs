@@ -80,7 +80,7 @@ impl Login {
             Login::Password(user, file) => Ok(Secret::Password(format!("{user}:{}", read(file)?.trim_end()))),
             Login::Docker(file) => {
                 // The error's text would have a part of the file in it.
-                let config: Config = serde_json::from_str(&read(file)?).map_err(|e| {
+                let config: Config = serde_json::from_slice(read(file)?.as_bytes()).map_err(|e| {
                     format!(
                         "cannot read {}: line {} is not what docker login writes",
                         file.display(),

@@ -70,12 +70,15 @@ impl<K: Ord + Copy, V: PartialEq + Copy> Difference<K, V> {
 /// not. All are tried before an error is told.
 pub(crate) fn restore<const K: usize, const V: usize>(
     map: &impl MapCore,
-    wanted: &BTreeMap<[u8; K], [u8; V]>,
+    wanted: impl IntoIterator<Item = ([u8; K], [u8; V])>,
     is_ours: impl Fn(&[u8; K]) -> bool,
 ) -> Result<usize, BpfError> {
-    let mut found = entries(map, wanted.len()).map_err(refused)?;
+    // `collect` would bring a sort of these types into the program, 4 KB for each.
+    let mut all = BTreeMap::new();
+    all.extend(wanted);
+    let mut found = entries(map, all.len()).map_err(refused)?;
     found.retain(|key, _| is_ours(key));
-    let Difference { remove, write } = Difference::between(wanted, &found);
+    let Difference { remove, write } = Difference::between(&all, &found);
     // A map full of strangers has no room before.
     let removed = remove.iter().map(|key| ignore(map.delete(key), &[ErrorKind::NotFound]));
     let written = write.iter().map(|(key, value)| map.update(key, value, MapFlags::ANY));
@@ -108,13 +111,13 @@ impl Classifier {
         let config = restore_row(&maps.weir_config, 0, &wanted.config.bytes());
         restored.note("weir_config", "restore the classifier's configuration", config);
         let keyed = wanted.ports.iter().map(|(index, handle)| (index.to_ne_bytes(), handle.to_ne_bytes()));
-        let ports = restore(&maps.weir_ports, &keyed.collect(), |_| true);
+        let ports = restore(&maps.weir_ports, keyed, |_| true);
         restored.note("weir_ports", "restore which class each interface belongs to", ports);
         let keyed = wanted.cgroups.iter().map(|(id, handle)| (id.to_ne_bytes(), handle.to_ne_bytes()));
-        let cgroups = restore(&maps.weir_cgroups, &keyed.collect(), |_| true);
+        let cgroups = restore(&maps.weir_cgroups, keyed, |_| true);
         restored.note("weir_cgroups", "restore which class each cgroup belongs to", cgroups);
         let keyed = wanted.local.iter().map(|prefix| (prefix.key(), 1u32.to_ne_bytes()));
-        let local = restore(&maps.weir_local, &keyed.collect(), |_| true);
+        let local = restore(&maps.weir_local, keyed, |_| true);
         restored.note("weir_local", "restore which destinations are on this node", local);
         if wanted.config.rules != 0 {
             let set = (wanted.config.rules - 1) & 1;
@@ -122,7 +125,7 @@ impl Classifier {
             restored.note("weir_masks", "restore the kinds of selectors' rules", masks);
             // The set that is not in force is left over.
             let in_force = |key: &[u8; rules::KEY]| rules::set_of(key) == Some(set);
-            let rules = restore(&maps.weir_rules, &wanted.rules.entries(set as usize).collect(), in_force);
+            let rules = restore(&maps.weir_rules, wanted.rules.entries(set as usize), in_force);
             restored.note("weir_rules", "restore the rules of selectors", rules);
         }
         restored.note(
@@ -144,7 +147,7 @@ impl Pacer {
     pub fn restore_shares(&self, wanted: &BTreeMap<u32, u64>) -> Result<usize, Error> {
         let error = |source| Error { what: "restore the rates of classes' sockets", source };
         let keyed = wanted.iter().map(|(handle, rate)| (handle.to_ne_bytes(), rate.to_ne_bytes()));
-        let shares = restore(self.shares(), &keyed.collect(), |_| true).map_err(error)?;
+        let shares = restore(self.shares(), keyed, |_| true).map_err(error)?;
         // The kernel counts in them; that they exist is weir's affair.
         let class_flows = entries::<4, { pacing::CLASS_FLOWS }>(self.class_flows(), wanted.len())
             .map_err(refused)

@@ -83,8 +83,12 @@ pub(crate) fn entries<const K: usize, const V: usize>(
 /// The same, entry by entry.
 fn one_by_one<const K: usize, const V: usize>(map: &impl MapCore) -> BTreeMap<[u8; K], [u8; V]> {
     let value = |key: &[u8]| map.lookup(key, MapFlags::ANY).ok().flatten();
-    let entry = |key: Vec<u8>| Some((key.as_slice().try_into().ok()?, value(&key)?.try_into().ok()?));
-    map.keys().filter_map(entry).collect()
+    let entry = |key: Vec<u8>| -> Option<([u8; K], [u8; V])> {
+        Some((key.as_slice().try_into().ok()?, value(&key)?.try_into().ok()?))
+    };
+    let mut found = BTreeMap::new();
+    found.extend(map.keys().filter_map(entry));
+    found
 }
 
 /// Takes errors of these kinds for success.

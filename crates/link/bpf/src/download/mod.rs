@@ -140,11 +140,11 @@ impl Download {
     pub fn restore(&self, wanted: &DownloadMaps) -> Restored {
         let mut restored = Restored::default();
         let keyed = wanted.classes.iter().map(|handle| (handle.to_ne_bytes(), handle.to_ne_bytes()));
-        let classes = restore(&self.map("weir_down_class"), &keyed.collect(), |_| true);
+        let classes = restore(&self.map("weir_down_class"), keyed, |_| true);
         restored.note("weir_down_class", "restore which classes share the download", classes);
         let keyed =
             wanted.owners.iter().map(|(address, handle)| (widened_address(*address), handle.to_ne_bytes()));
-        let owners = restore(&self.map("weir_down_owner"), &keyed.collect(), |_| true);
+        let owners = restore(&self.map("weir_down_owner"), keyed, |_| true);
         restored.note("weir_down_owner", "restore which class each address belongs to", owners);
         // Last: it turns the programs on.
         let config = restore_row(&self.map("weir_down_config"), 0, &wanted.config.bytes());

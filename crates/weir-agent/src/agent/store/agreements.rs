@@ -53,14 +53,15 @@ impl Store {
             let mut agreements = Vec::new();
             for row in rows.iter()? {
                 let (id, text) = row?;
-                let agreement: Agreement = match serde_json::from_str(text.value()) {
+                let agreement: Agreement = match serde_json::from_slice(text.value().as_bytes()) {
                     Ok(agreement) => agreement,
                     Err(e) => {
                         tracing::error!("ignoring the stored agreement {}: {e}", id.value());
                         continue;
                     }
                 };
-                let usage = usages.get(id.value())?.and_then(|u| serde_json::from_str(u.value()).ok());
+                let usage =
+                    usages.get(id.value())?.and_then(|u| serde_json::from_slice(u.value().as_bytes()).ok());
                 agreements.push((agreement, usage.unwrap_or_default()));
             }
             let next = tx.open_table(META)?.get(NEXT)?.and_then(|v| v.value().parse().ok());
@@ -121,7 +122,7 @@ impl Store {
     pub(crate) fn month(&self, id: &Name, month: Utc) -> Result<Option<Month>, StoreError> {
         self.read("read what was seen of an agreement from", |tx| {
             let row = tx.open_table(MONTHS)?.get(month_key(id, month).as_str())?;
-            Ok(row.and_then(|text| match serde_json::from_str(text.value()) {
+            Ok(row.and_then(|text| match serde_json::from_slice(text.value().as_bytes()) {
                 Ok(month) => Some(month),
                 Err(e) => {
                     tracing::error!("ignoring the stored month of agreement {id}: {e}");

@@ -33,7 +33,7 @@ impl Store {
             let mut rules = Vec::new();
             for row in tx.open_table(RULES)?.iter()? {
                 let (about, text) = row?;
-                match serde_json::from_str::<Row>(text.value()) {
+                match serde_json::from_slice::<Row>(text.value().as_bytes()) {
                     Ok(Row { rule, origin }) => rules.push(Rule { origin, ..rule }),
                     Err(e) => tracing::warn!("ignoring the stored rule for {}: {e}", about.value()),
                 }
@@ -58,7 +58,7 @@ impl Store {
             let mut trials = BTreeMap::new();
             for row in tx.open_table(TRIALS)?.iter()? {
                 let (to, text) = row?;
-                match (to.value().parse(), serde_json::from_str(text.value())) {
+                match (to.value().parse(), serde_json::from_slice(text.value().as_bytes())) {
                     (Ok(to), Ok(trial)) => drop(trials.insert(to, trial)),
                     _ => tracing::warn!("the trial of {} begins again: it cannot be read", to.value()),
                 }

@@ -19,7 +19,7 @@ impl Store {
         self.read("read the capacity from", |tx| {
             let found = tx.open_table(META)?.get(CAPACITY)?.map(|text| text.value().to_owned());
             Ok(found.map_or_else(ByHand::default, |text| {
-                serde_json::from_str(&text).unwrap_or_else(|e| {
+                serde_json::from_slice(text.as_bytes()).unwrap_or_else(|e| {
                     tracing::warn!("ignoring the stored capacity: {e}");
                     ByHand::default()
                 })
@@ -47,7 +47,9 @@ impl Store {
     pub(crate) fn history(&self) -> Result<History, StoreError> {
         self.read("read the last changes from", |tx| {
             let found = tx.open_table(META)?.get(HISTORY)?;
-            Ok(found.and_then(|text| serde_json::from_str(text.value()).ok()).unwrap_or_default())
+            Ok(found
+                .and_then(|text| serde_json::from_slice(text.value().as_bytes()).ok())
+                .unwrap_or_default())
         })
     }
 }

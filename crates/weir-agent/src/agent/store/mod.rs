@@ -383,7 +383,7 @@ impl Store {
         self.read("read what was added, from", |tx| {
             let table = tx.open_table(META)?;
             let text = table.get("created")?.map(|v| v.value().to_owned()).unwrap_or_default();
-            Ok(serde_json::from_str(&text).unwrap_or_default())
+            Ok(serde_json::from_slice(text.as_bytes()).unwrap_or_default())
         })
     }
 
@@ -414,7 +414,7 @@ impl Store {
     pub(crate) fn clock(&self) -> Result<Option<Mark>, StoreError> {
         self.read("read the time from", |tx| {
             let found = tx.open_table(META)?.get("clock")?;
-            Ok(found.and_then(|text| serde_json::from_str(text.value()).ok()))
+            Ok(found.and_then(|text| serde_json::from_slice(text.value().as_bytes()).ok()))
         })
     }
 

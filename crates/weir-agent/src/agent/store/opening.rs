@@ -124,7 +124,7 @@ fn verify(place: &dyn Place) -> Result<Sound, Failure> {
         each_row::<redb::Error>(&tx, |_| Ok(()))?;
         let number = |key| Ok::<_, redb::Error>(meta(&tx, key)?.and_then(|text| text.parse().ok()));
         let (sequence, schema) = (number(SEQUENCE)?, number(SCHEMA)?);
-        let notices = meta(&tx, NOTICES)?.and_then(|text| serde_json::from_str(&text).ok());
+        let notices = meta(&tx, NOTICES)?.and_then(|text| serde_json::from_slice(text.as_bytes()).ok());
         let is_foreign = meta(&tx, OPENINGS)?.is_some_and(|text| text != COPIED);
         drop(tx);
         Ok(Sound { database, sequence, schema, notices: notices.unwrap_or_default(), is_foreign })
@@ -345,7 +345,7 @@ fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
     if let Some(read) = &restored {
         sequence = sequence.max(read.sequence);
         let stored = read.rows.get(&("meta".to_owned(), NOTICES.to_owned()));
-        notices = stored.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        notices = stored.and_then(|text| serde_json::from_slice(text.as_bytes()).ok()).unwrap_or_default();
     }
     let now = Utc::from(std::time::SystemTime::now()).second();
     // A later failure of this opening leads to another attempt, which finds the same damage.

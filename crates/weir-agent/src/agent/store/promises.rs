@@ -62,7 +62,7 @@ impl Store {
             let mut ledger = Ledger::new();
             for row in tx.open_table(table)?.iter()? {
                 let (key, text) = row?;
-                match (ClassKey::parse(key.value()), serde_json::from_str(text.value())) {
+                match (ClassKey::parse(key.value()), serde_json::from_slice(text.value().as_bytes())) {
                     (Some(key), Ok(promise)) => drop(ledger.insert(key, promise)),
                     (None, _) => {
                         tracing::warn!("ignoring the stored promise to {}: no such source", key.value())

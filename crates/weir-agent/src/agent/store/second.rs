@@ -54,7 +54,7 @@ fn parse(line: &[u8]) -> Option<(u64, Vec<Row>)> {
         return None;
     }
     let (sequence, rows) = std::str::from_utf8(text).ok()?.split_once(' ')?;
-    Some((sequence.parse().ok()?, serde_json::from_str(rows).ok()?))
+    Some((sequence.parse().ok()?, serde_json::from_slice(rows.as_bytes()).ok()?))
 }
 
 /// Reads a second copy. The rows are returned only if `wants_rows`.

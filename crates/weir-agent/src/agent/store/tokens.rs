@@ -22,7 +22,7 @@ impl Store {
             let mut tokens = Vec::new();
             for row in tx.open_table(TOKENS)?.iter()? {
                 let (name, text) = row?;
-                match serde_json::from_str(text.value()) {
+                match serde_json::from_slice(text.value().as_bytes()) {
                     Ok(token) => tokens.push(token),
                     Err(e) => tracing::error!("ignoring the stored token {}: {e}", name.value()),
                 }

@@ -84,7 +84,7 @@ fn note(key: &str, value: &str, values: &mut BTreeSet<String>) {
     let key = key.to_lowercase();
     if key.ends_with("_file") || key == "docker_config" {
         let content = fs::read_to_string(value).unwrap_or_default();
-        match serde_json::from_str::<serde_json::Value>(&content) {
+        match serde_json::from_slice::<serde_json::Value>(content.as_bytes()) {
             Ok(json @ serde_json::Value::Object(_)) => collect_json(&json, values),
             _ => values.extend(content.lines().map(|line| line.trim().to_owned()).filter(|l| !l.is_empty())),
         }

@@ -5,7 +5,7 @@ use serde_json::Value;
 const KEY: &str = "registry-mirrors";
 
 fn parse(text: &str) -> Result<Value, String> {
-    serde_json::from_str(text).map_err(|e| format!("it is not JSON: {e}"))
+    serde_json::from_slice(text.as_bytes()).map_err(|e| format!("it is not JSON: {e}"))
 }
 
 fn write(json: &Value) -> Result<String, String> {

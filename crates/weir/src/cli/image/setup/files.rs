@@ -48,7 +48,7 @@ pub(super) fn record_file(root: &Path) -> PathBuf {
 pub(super) fn record(root: &Path) -> anyhow::Result<Option<Record>> {
     let path = record_file(root);
     let Some(text) = read(&path)? else { return Ok(None) };
-    let record = serde_json::from_str(&text);
+    let record = serde_json::from_slice(text.as_bytes());
     record.map(Some).with_context(|| format!("cannot read what an earlier setup did in {}", path.display()))
 }
 
