@@ -228,6 +228,7 @@ lint:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items
 	scripts/deny.sh
 	scripts/unit-security.sh
+	@! grep -rnE 'fn [a-z0-9_]{71,}\(' --include='*.rs' crates testing lab || { echo "these names are longer than 70 characters"; exit 1; }
 
 # The OCI conformance programme pulls through weir. Go builds it in a minute; it runs for half a minute.
 conformance: build-program
