@@ -39,7 +39,7 @@ VM := target/debug/weir-vm
 # For engines that are asked for by name, that they cannot run is a failure.
 VM_TIMEOUT := 2700
 VM_RUN = WEIR_BIN=$(CURDIR)/$(PROGRAM) $(VM) run --timeout $(VM_TIMEOUT) --env WEIR_POLICIES=4 $(if $(VM_BRIEF),$(addprefix --skip ,$(VM_LONG)))
-VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:auto weir-netns-tests:autorate:edt:: \
+VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:autorate:edt:: \
 	weir-netns-tests:framing \
 	weir-netns-tests:conformance:bpf:: \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
@@ -47,8 +47,8 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 	weir-netns-tests:fair weir-netns-tests:qcon weir-netns-tests:ecn weir-netns-tests:edt weir-netns-tests:fragments
 # Suites of all engines that measure time, for htb: in virtual time another load moves no figure.
 VIRTUAL := conformance fragments latency selectors takeover traffic_kinds tunnel
-# Random policies and single segments of edt run in the guest of htb, so that both guests take as long. The other guest
-# has the rest of edt.
+# Random policies and single segments of edt run in the guest of htb, and so does the choice of an engine, so that both
+# guests take as long. The other guest has the rest of edt.
 EDT_ELSEWHERE := edt::shares_of_whole edt::shares_on edt::of_large edt::single edt::super edt::each edt::a_class
 # Tests that take minutes of a guest each, or lack a driver in its kernel. They run by hand (docs/measurements.md).
 BY_HAND := on_ppp on_wireguard on_raw_ip payload_on bpf::shares_on_tun
@@ -185,7 +185,7 @@ vm-of-bpf-and-edt:
 
 vm-of-htb:
 	$(VM_RUN) --processor 1 --env WEIR_ENGINES=htb,edt $(addprefix --skip ,$(BY_HAND) $(EDT_ELSEWHERE)) \
-		$(VIRTUAL:%=--test weir-netns-tests:%) --test weir-netns-tests:random:edt::
+		$(VIRTUAL:%=--test weir-netns-tests:%) --test weir-netns-tests:random:edt:: --test weir-netns-tests:auto
 
 # Says of each containerd 2 whether `weir image doctor` is right. Go builds them, for some minutes.
 CONTAINERDS := v2.0.7 v2.1.9 v2.2.9 v2.3.7
