@@ -158,7 +158,7 @@ fn route_that_moves_takes_no_share_along_under_a_script_on_one_link() {
     // Tests that run beside this one take from both rates, and not from their ratio.
     let [before, after] = [c1[1] + c2[1], c1[3] + c2[3]];
     assert!((c1[1] / c2[1] - 3.0).abs() < 0.3 && (30.0..41.0).contains(&before), "the script holds: {table}");
-    assert!((8.0..11.1).contains(&after), "the second line is the limit: {table}");
+    assert!((after - 10.5).abs() < 0.6, "the second line is the limit: {table}");
     assert!(c1[3] > 2.2, "no one divides the second link: {table}");
     assert_eq!(c1.last(), Some(&1.0), "the script stays where it is: {table}");
 }
@@ -179,6 +179,6 @@ fn downloads_without_control_wait_in_the_lines_queue() {
     let row = cells(&table, &["nat", "no control"]);
     // C1, C2, median, 95th percentile.
     let row = &row[row.len() - 6..];
-    assert!((14.0..19.8).contains(&(row[0] + row[1])), "20 Mbit/s carry 19.1 of payload: {table}");
+    assert!((17.0..19.8).contains(&(row[0] + row[1])), "20 Mbit/s carry 19.1 of payload: {table}");
     assert!(row[3] > 40.0, "an idle container's ping waits: {table}");
 }
