@@ -90,7 +90,7 @@ impl Record {
         }
     }
 
-    /// The lowest payload rate of a flow in any tenth of a second between two moments, Mbit/s: of those
+    /// The lowest payload rate of a flow from one look to the next between two moments, Mbit/s: of those
     /// in which the machine itself did not stand still, if that are three of four.
     #[must_use]
     pub fn lowest(&self, flow: usize, from: Instant, to: Instant) -> f64 {
