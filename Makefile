@@ -85,9 +85,9 @@ demo: release
 	scripts/install-deps.sh demo
 	$(WEIR) lab demo
 
-# Suites with real traffic that `make test` runs, in six minutes: life cycle, faults, promises and local users.
+# Suites with real traffic that `make test` runs, in seven minutes: life cycle, faults, promises, local users and the lab.
 # The program is the debug build of the tests.
-SHORT := active api auto autorate bad_input capacity change cni congestion_rules docker drift failover faults images input lifecycle plan promise socket sources state
+SHORT := active api auto autorate bad_input capacity change cni congestion_rules docker drift experiments failover faults images input lifecycle plan promise socket sources state
 # Suites that hold beside guests, which run only where nothing else wants the processor. So do the frames of
 # `escape`. (Beside them `docker` and `backpressure` do not hold, and `lifecycle` holds with little room.)
 BESIDE_GUESTS := api bad_input congestion_rules drift images input plan socket state

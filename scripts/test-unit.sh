@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the unit and property tests, and the examples of the documentation. A test measures once, as in
+# Runs the unit and property tests, and the examples of the documentation. Tests with real traffic run in
 # scripts/test-netns.sh. Output of passed tests is shown, because it says what was skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,7 +23,7 @@ run() {
 {
 	# The image cache's tests wait more than they compute.
 	run '^weir-image ' >"$beside" &
-	run -v -e '^weir-netns-tests ' -e '^weir-image '
+	run -v -e '^weir-netns-tests ' -e '^weir-lab experiments ' -e '^weir-image '
 	$CARGO test --workspace --doc --locked 2>&1 || echo documentation >>"$failed"
 	wait
 	cat "$beside"
