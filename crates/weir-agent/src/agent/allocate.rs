@@ -14,7 +14,6 @@ use super::{
     class_key::ClassKey,
     class_table::ClassTable,
     demand::{Estimator, Sample},
-    effects::Effects,
 };
 
 /// The state of one class, by key.
@@ -41,11 +40,24 @@ impl Followed {
 pub(super) struct Allocations {
     allocator: Allocator,
     followed: BTreeMap<ClassKey, Followed>,
+    /// The link must be divided again.
+    is_due: bool,
 }
 
 impl Allocations {
+    /// Before the first division, which is due.
     pub(super) fn new(allocator: Allocator) -> Allocations {
-        Allocations { allocator, followed: BTreeMap::new() }
+        Allocations { allocator, followed: BTreeMap::new(), is_due: true }
+    }
+
+    /// Marks that the link must be divided again.
+    pub(super) fn mark(&mut self) {
+        self.is_due = true;
+    }
+
+    /// Whether the link must be divided again.
+    pub(super) fn is_due(&self) -> bool {
+        self.is_due
     }
 
     /// Uses another allocator from the next division on.
@@ -85,10 +97,9 @@ impl Allocations {
         }
     }
 
-    /// Takes new counters of the classes. A changed demand asks for another division.
-    pub(super) fn observe(&mut self, measured: &[Measured], now: Instant) -> Effects {
+    /// Takes new counters of the classes. After a changed demand another division is due.
+    pub(super) fn observe(&mut self, measured: &[Measured], now: Instant) {
         let by_minor: BTreeMap<u16, _> = measured.iter().map(|m| (m.minor, m.counters)).collect();
-        let mut has_changed = false;
         for followed in self.followed.values_mut() {
             let Some(&counters) = by_minor.get(&followed.minor) else { continue };
             if counters.bytes < followed.counters.bytes {
@@ -99,9 +110,8 @@ impl Allocations {
             }
             followed.counters = counters;
             let sample = Sample { bytes: counters.bytes, backlog: counters.backlog };
-            has_changed |= followed.estimator.observe(now, sample, followed.allocation);
+            self.is_due |= followed.estimator.observe(now, sample, followed.allocation);
         }
-        Effects::reallocate(has_changed)
     }
 
     /// Takes the drops of the queues, by minor.
@@ -127,6 +137,7 @@ impl Allocations {
         capacity: BitRate,
         limits: &BTreeMap<u16, BitRate>,
     ) -> (Vec<plan::Group>, Vec<plan::Member>) {
+        self.is_due = false;
         let mut group_keys: BTreeMap<&str, usize> = BTreeMap::new();
         let mut group_policies: Vec<Policy> = Vec::new();
         let mut groups: Vec<plan::Group> = Vec::new();
@@ -217,7 +228,6 @@ impl Agent {
             return;
         }
         let (groups, members) = self.allocations.divide(&self.classes, self.in_force());
-        self.pending.reallocate = false;
         let effects = self.datapath.enforce(&groups, &members);
         self.follow_up(effects);
     }

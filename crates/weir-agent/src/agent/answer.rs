@@ -63,7 +63,7 @@ impl Agent {
                 drop(reply.send(result.and_then(|mut all| all.pop().ok_or_else(|| views::gone(&name)))));
             }
             Request::Tokens(reply) => {
-                let tokens = self.tokens.all();
+                let tokens = self.api.tokens.all();
                 drop(reply.send(tokens.iter().map(|token| token.view.clone()).collect()));
             }
             Request::AddToken(new, by, reply) => drop(reply.send(self.add_token(new, &by))),

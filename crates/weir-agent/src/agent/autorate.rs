@@ -223,7 +223,7 @@ impl Agent {
             }
         };
         self.datapath.shape.capacity = self.in_force();
-        self.pending.reallocate = true;
+        self.allocations.mark();
     }
 
     /// Decides about the capacity of a link whose rate changes, and has the scheduler follow.

@@ -2,14 +2,14 @@
 
 use weir_api::EventKind;
 
-use super::{Agent, class_table::Change, download::told, views};
+use super::{Agent, class_table::Change, download::told, effects::Effects, views};
 
 impl Agent {
     /// Stores the promises and reports those that changed.
     pub(super) fn keep_promises(&mut self) {
         self.promises.save(&self.store, self.classes.ledger());
         let changes = self.classes.promise_changes();
-        self.pending.reallocate |= !changes.is_empty();
+        self.follow_up(Effects::reallocate(!changes.is_empty()));
         self.publish_changes(changes);
     }
 

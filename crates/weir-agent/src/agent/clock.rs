@@ -89,6 +89,8 @@ pub(crate) struct Clock {
     /// The believed time is a lower bound since the boot, so a later clock is likely right.
     is_earliest: bool,
     doubt: Option<Doubt>,
+    /// When the time was last stored, as time since boot.
+    stored: Option<Duration>,
 }
 
 fn utc(since_epoch: Duration) -> Utc {
@@ -107,7 +109,7 @@ impl Clock {
             _ => (wall, false),
         };
         let wall = wall.max(EARLIEST);
-        Clock { wall, boot, boot_id: boot_id.to_owned(), is_earliest, doubt: None }
+        Clock { wall, boot, boot_id: boot_id.to_owned(), is_earliest, doubt: None, stored: None }
     }
 
     fn believed(&self, boot: Duration) -> Duration {
@@ -235,7 +237,7 @@ impl Agent {
             None => {}
         }
         let now = since_boot();
-        if self.clock_stored.is_none_or(|stored| now.saturating_sub(stored) >= STORED_EVERY) {
+        if self.clock.stored.is_none_or(|stored| now.saturating_sub(stored) >= STORED_EVERY) {
             self.store_clock();
         }
     }
@@ -243,7 +245,7 @@ impl Agent {
     /// Stores the time for the next agent.
     pub(super) fn store_clock(&mut self) {
         let Some(mark) = self.clock.mark() else { return };
-        self.clock_stored = Some(since_boot());
+        self.clock.stored = Some(since_boot());
         if let Err(e) = self.store.save_clock(&mark) {
             tracing::warn!("{e}");
         }

@@ -177,7 +177,7 @@ impl Agent {
     /// Tells the cluster the unreserved bandwidth of this node, and what is not enforced for which pod.
     pub(super) fn report_to_cluster(&mut self) {
         let now = self.now();
-        let Some(joined) = &self.cluster.0 else { return };
+        let Some(joined) = &self.sources.cluster.0 else { return };
         if joined.reported.is_some_and(|at| now.since(at) < REPORT_EVERY) {
             return;
         }
@@ -191,7 +191,7 @@ impl Agent {
             (mbit(self.classes.free_without(counted("min"))), ingress)
         });
         let remarks = if joined.config.events && is_known { self.pod_remarks() } else { Vec::new() };
-        let Some(joined) = &mut self.cluster.0 else { return };
+        let Some(joined) = &mut self.sources.cluster.0 else { return };
         joined.reported = Some(now);
         if let Some((egress, ingress)) = free {
             joined.source.publish(Resources {
@@ -208,7 +208,7 @@ impl Agent {
 
     /// The remarks about pods that ask for something, one for each pod and reason.
     fn pod_remarks(&self) -> Vec<Remark> {
-        let Some(joined) = &self.cluster.0 else { return Vec::new() };
+        let Some(joined) = &self.sources.cluster.0 else { return Vec::new() };
         let mut remarks = Vec::new();
         for pod in joined.source.followed().pods.all().filter(|pod| pods::has_wishes(pod)) {
             let key = ClassKey::new(ClassSource::Cni, &pod.class_name());

@@ -58,6 +58,7 @@ pub(crate) struct Datapath {
     pub(super) unrepaired: Option<String>,
     /// Foreign changes undone since the start.
     pub(super) repairs: u64,
+    pub(super) reconciled_at: std::time::Instant,
     /// The agent has not watched for long enough to know which classes send.
     pub(super) is_new_here: bool,
     /// The start of the watch.
@@ -199,6 +200,7 @@ impl Datapath {
             error: None,
             unrepaired: None,
             repairs: 0,
+            reconciled_at: std::time::Instant::now(),
             is_new_here: true,
             watches_since: None,
         })

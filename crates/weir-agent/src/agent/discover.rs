@@ -55,8 +55,8 @@ pub(crate) struct Discovery {
     pub(crate) warnings: Vec<String>,
 }
 
-/// The sources that report containers.
-pub(crate) struct Sources<'a> {
+/// The reports of the sources.
+pub(crate) struct Reports<'a> {
     /// The containers that CNI reported.
     pub(crate) attached: &'a [Found],
     /// The runtimes' containers.
@@ -70,7 +70,7 @@ pub(crate) struct Sources<'a> {
 pub(crate) fn discover(
     netlink: &mut Netlink,
     config: &Config,
-    sources: Sources<'_>,
+    reports: Reports<'_>,
     uplink: Option<u32>,
 ) -> Result<Discovery, NetlinkError> {
     let links = netlink.links()?;
@@ -78,7 +78,7 @@ pub(crate) fn discover(
     let uplink = named.or_else(|| links.iter().find(|l| Some(l.index) == uplink)).cloned();
     let mut discovery = Discovery { uplink: uplink.clone(), mtu: 1500, ..Discovery::default() };
 
-    let found = found(config, sources, &mut discovery.warnings);
+    let found = found(config, reports, &mut discovery.warnings);
     let namespaces = found.iter().enumerate().filter_map(|(i, f)| match &f.location {
         Location::Netns(netns) => Some((i, netns)),
         _ => None,
@@ -245,7 +245,7 @@ impl Addresses {
     }
 }
 
-fn found(config: &Config, sources: Sources<'_>, warnings: &mut Vec<String>) -> Vec<Found> {
+fn found(config: &Config, reports: Reports<'_>, warnings: &mut Vec<String>) -> Vec<Found> {
     let filter = match &config.discover.netns {
         None => Filter::None,
         Some(names) => Filter::names(names.iter().map(String::as_str)).unwrap_or_else(|e| {
@@ -256,7 +256,7 @@ fn found(config: &Config, sources: Sources<'_>, warnings: &mut Vec<String>) -> V
     let own = NsId::own().unwrap_or(NsId { dev: 0, ino: 0 });
     let (namespaces, said) = netns::scan(&DIRS, &filter, own);
     warnings.extend(said.iter().map(ToString::to_string));
-    let Sources { attached, told, unclaimed, now } = sources;
+    let Reports { attached, told, unclaimed, now } = reports;
     warnings.extend(told.warnings.iter().chain(&told.lost).cloned());
     let containers = &told.containers;
     let claimed = attached.iter().chain(containers).filter_map(namespace).collect();

@@ -43,8 +43,6 @@ pub(super) struct Download {
     measured: Vec<Measured>,
     /// Debts for packets that the queues have dropped.
     pub(super) charges: Charges,
-    /// It must be divided again.
-    is_due: bool,
     /// The fault at the last attempt.
     error: Option<String>,
     /// The damage to the programs' maps that the last check could not repair.
@@ -111,7 +109,6 @@ impl Download {
             shape,
             measured: Vec::new(),
             charges: Charges::default(),
-            is_due: true,
             error: None,
             unrepaired: None,
             repairs: 0,
@@ -152,7 +149,9 @@ impl Download {
     ) -> (Vec<Change>, Effects) {
         self.classes.number_as(upload);
         let groups = upload.group_wishes().iter().map(|(name, wish)| (name.clone(), wish.of_download()));
-        self.is_due |= self.classes.set_group_wishes(groups.collect());
+        if self.classes.set_group_wishes(groups.collect()) {
+            self.allocations.mark();
+        }
         let changes = self.classes.update(discovered(&discovery.classes), is_complete);
         self.promises.save(store, self.classes.ledger());
         self.allocations.follow(&self.classes);
@@ -183,12 +182,16 @@ impl Download {
         }
         self.shape = shape(&config, self.shape.mtu);
         self.classes.reconfigure(config);
-        self.is_due = true;
+        self.allocations.mark();
     }
 
     /// Divides the download if a demand, a policy or a class changed.
     pub(super) fn divide_if_due(&mut self) -> Effects {
-        if self.is_due && self.watches_since.is_some() { self.divide() } else { Effects::default() }
+        if self.allocations.is_due() && self.watches_since.is_some() {
+            self.divide()
+        } else {
+            Effects::default()
+        }
     }
 
     /// Divides the download, and has the scheduler and the programs follow.
@@ -207,7 +210,6 @@ impl Download {
                 (groups, members) = self.allocations.divide_under(&self.classes, capacity, &limits);
             }
         }
-        self.is_due = false;
         let shape = plan::Shape { capacity, ..self.shape };
         let plan = Plan { shape: &shape, groups: &groups, members: &members };
         let result = self.scheduler.apply(&plan, self.is_new_here);
@@ -218,7 +220,7 @@ impl Download {
                 Effects::default()
             }
             Some(e) => {
-                self.is_due = true;
+                self.allocations.mark();
                 self.fail(chain(&e))
             }
         }
@@ -232,7 +234,7 @@ impl Download {
         let effects = match read {
             Ok(0) => Effects::default(),
             Ok(drift) => {
-                self.is_due = true;
+                self.allocations.mark();
                 self.repaired(format!("{drift} objects of its scheduler had been altered or removed"))
             }
             Err(e) => self.fail(chain(&e)),
@@ -240,11 +242,11 @@ impl Download {
         let since = *self.watches_since.get_or_insert(now);
         if self.is_new_here && now.since(since) >= ACQUAINTED {
             self.is_new_here = false;
-            self.is_due = true;
+            self.allocations.mark();
         }
-        self.is_due |= self.allocations.observe(&self.measured, now).reallocate;
-        if self.classes.config().link.charge_drops {
-            self.is_due |= self.charges.observe(&self.measured, now);
+        self.allocations.observe(&self.measured, now);
+        if self.classes.config().link.charge_drops && self.charges.observe(&self.measured, now) {
+            self.allocations.mark();
         }
         effects
     }
@@ -274,7 +276,9 @@ impl Download {
             effects = unrepaired.into_iter().fold(effects, |all, why| all.and(not_enforced(told(&why))));
         }
         // A fault that has passed ends with the next division.
-        self.is_due |= self.error.is_some();
+        if self.error.is_some() {
+            self.allocations.mark();
+        }
         let is_time = now.since(self.looked_at) >= LOOK_AGAIN;
         if is_time {
             self.looked_at = now;

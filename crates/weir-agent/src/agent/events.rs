@@ -63,7 +63,7 @@ impl Agent {
         agreement: Option<String>,
         detail: String,
     ) {
-        self.pending.audit = true;
+        self.audit.mark();
         let entries = self.classes.entries();
         let name = |key: &ClassKey| {
             entries.get(key).map_or_else(|| key.name().to_owned(), |entry| entry.class.name.clone())
@@ -74,7 +74,7 @@ impl Agent {
     /// Publishes the wishes that are new among those cut, ignored or not enforced.
     pub(super) fn publish_remarks(&mut self, classes: &[DiscoveredClass]) {
         for class in classes {
-            let is_new = |cut: &&String| !self.warnings.contains(&cut_text(&class.name, cut));
+            let is_new = |cut: &&String| !self.sources.warnings().contains(&cut_text(&class.name, cut));
             let cut: Vec<String> = class.cut.iter().filter(is_new).cloned().collect();
             let unmet = class.unmet.as_ref().filter(is_new).cloned();
             for cut in cut {
@@ -86,10 +86,14 @@ impl Agent {
         }
     }
 
-    /// Publishes the events of a part, and marks what it asks the loop for.
+    /// Does what follows from a call to a part: marks what is due, and publishes the events.
     pub(super) fn follow_up(&mut self, effects: Effects) {
-        self.pending.reallocate |= effects.reallocate;
-        self.pending.rediscover |= effects.rediscover;
+        if effects.reallocate {
+            self.allocations.mark();
+        }
+        if effects.rediscover {
+            self.sources.mark();
+        }
         for (what, detail) in effects.events {
             self.event(what, None, detail);
         }

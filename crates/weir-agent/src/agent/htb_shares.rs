@@ -296,17 +296,15 @@ fn run(case: &Case, from: Duration, length: Duration) -> Outcome {
         _ => false,
     };
     let mut counting_from: Option<Vec<u64>> = None;
-    let mut reallocate = true;
     let (mut offered, mut rates) = (Vec::new(), Vec::new());
     while now.0 < length {
         if now >= tick {
             tick = tick + TICK;
-            reallocate |= allocations.observe(&link.measured(), now).reallocate;
-            if reallocate {
+            allocations.observe(&link.measured(), now);
+            if allocations.is_due() {
                 let (groups, members) = allocations.divide(&table, table.config().link.capacity);
                 tree::build(&plan::Plan { shape: &shape, groups: &groups, members: &members }, &mut nodes);
                 outcome.writes += link.apply(&nodes);
-                reallocate = false;
             }
             if now.0 >= from && counting_from.is_none() {
                 counting_from =

@@ -91,7 +91,7 @@ impl Agent {
         self.event(EventKind::Link, None, text);
         self.keep_promises();
         self.keep_download_promises();
-        self.pending.reallocate = true;
+        self.allocations.mark();
     }
 
     /// The links that are not shared now, for views.

@@ -9,6 +9,7 @@ mod advice;
 pub(crate) mod agree;
 mod allocate;
 mod answer;
+mod api;
 pub(crate) mod audit;
 mod autorate;
 mod by_hand;
@@ -50,12 +51,12 @@ mod reconcile;
 mod reload;
 mod runtimes;
 mod selector_rules;
+mod sources;
 pub(crate) mod store;
-mod tokens;
 mod unclaimed;
 mod views;
 
-use std::{collections::BTreeSet, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use anyhow::Context as _;
 use tokio::{
@@ -74,6 +75,7 @@ pub use self::check::check;
 use self::{
     agree::Agreements,
     allocate::Allocations,
+    api::Api,
     audit::Audit,
     autorate::Autorate,
     capacity::Capacities,
@@ -89,17 +91,15 @@ use self::{
     effects::Effects,
     events::EventLog,
     history::History,
-    processes::CgroupWatch,
     promises::Promises,
     runtimes::Runtimes,
+    sources::{Discovered, Sources},
     store::Store,
-    unclaimed::Unclaimed,
 };
 use crate::{
     config::{self, Config},
     images::{Images, OnFault},
-    server::{self, Access, Port, Socket},
-    tokens::Tokens,
+    server::{self, Access, Socket},
 };
 
 /// The interval between two reads of the queues. It is short enough that a class that wakes gets its
@@ -112,8 +112,6 @@ struct Agent {
     config_file: ConfigFile,
     store: Store,
     clock: Clock,
-    /// When the time was last stored, as time since boot.
-    clock_stored: Option<Duration>,
     /// `None` if the configuration allows no agreements.
     agreements: Option<Agreements>,
     capacities: Capacities,
@@ -126,10 +124,6 @@ struct Agent {
     /// The last changes of policy by hand.
     history: History,
     audit: Audit,
-    /// When the audit is written again after a failure.
-    audit_again: Instant,
-    /// The pins of the image cache, as callers left them.
-    pins: BTreeSet<String>,
     /// Demands of the classes, and the division of the link.
     allocations: Allocations,
     /// The scheduler and the programs.
@@ -137,43 +131,13 @@ struct Agent {
     /// The download, if the configuration shares it.
     download: Option<Download>,
     congestion: CongestionControl,
-    runtimes: Runtimes,
-    /// The containers that the CNI plugin reported.
-    cni: CniContainers,
-    /// The cluster of the node, if the configuration has it followed.
-    cluster: Cluster,
-    unclaimed: Unclaimed,
-    /// The cgroups of classes.
-    cgroups: CgroupWatch,
-    /// When the node's classes were last discovered.
-    discovered_at: Instant,
-    /// Warnings of the last discovery.
-    warnings: Vec<String>,
+    sources: Sources,
     events: EventLog,
     images: Images,
-    access: Access,
-    /// The part of the API that is open over TCP.
-    port: Port,
-    tokens: Tokens,
+    api: Api,
     started: std::time::Instant,
     /// The longest delay of a tick since the start.
     max_tick_delay: Duration,
-    reconciled_at: std::time::Instant,
-    /// Whether the values at the start are recorded.
-    is_started: bool,
-    pending: Pending,
-}
-
-/// The work that waits for the next turn. The loop sets it by the effects of the parts.
-struct Pending {
-    /// The link must be divided again.
-    reallocate: bool,
-    /// The node's classes must be discovered again.
-    rediscover: bool,
-    /// Changes may have been seen that the audit does not have.
-    audit: bool,
-    /// A changed configuration is among them.
-    reloaded: bool,
 }
 
 /// Runs the agent until it is told to stop.
@@ -190,7 +154,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let rights = config.access.rights().map_err(|why| check::unusable(path, why))?;
     let socket = Socket::bind(&config.agent.socket, &rights)?;
     let access = Access::new(rights);
-    let mut agent = Agent::open(path, config)?;
+    let mut agent = Agent::open(path, config, access.clone())?;
     let (control, mut requests) = mpsc::channel(64);
     let images = match agent.classes.config().images.clone() {
         Some(settings) if settings.is_agents() => {
@@ -202,9 +166,8 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     images.hold_runtime(runtimes::images_wanted(agent.classes.config()))?;
     let mut events = images.events();
     agent.images = images.clone();
-    agent.access = access.clone();
     let stream = server::Stream::new(control.clone());
-    let port = agent.port.clone().serve(control.clone(), images.clone(), stream.clone());
+    let port = agent.api.port.clone().serve(control.clone(), images.clone(), stream.clone());
     let port = tokio::spawn(port);
     let api = tokio::spawn(server::serve(socket.listener()?, control, images.clone(), stream, access));
 
@@ -217,7 +180,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let mut int = signal(SignalKind::interrupt())?;
     let mut hup = signal(SignalKind::hangup())?;
     agent.event(EventKind::Started, None, agent.classes.config().link.in_words());
-    tokio::join!(agent.runtimes.first_list(), agent.cluster.first_list());
+    agent.sources.first_list().await;
     agent.turn();
     agent.settle();
     tracing::info!("{}", agent.classes.config().link.in_words());
@@ -229,7 +192,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let mut rate_clock = interval(autorate::TICK);
     rate_clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let until_change = agent.until_change().min(agent.cni.until_look());
+        let until_change = agent.until_change().min(agent.sources.cni.until_look());
         tokio::select! {
             // A due tick comes before all waiting requests and changes.
             biased;
@@ -238,9 +201,9 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
             due = clock.tick() => {
                 agent.max_tick_delay = agent.max_tick_delay.max(due.elapsed());
                 // Requests come before changes of links; this tick sees both.
-                agent.pending.rediscover |= links.get_ref().drain();
-                agent.pending.rediscover |=
-                    routes.get_ref().drain() && agent.classes.config().link.is_one_of_several();
+                let has_other_links = links.get_ref().drain();
+                let has_moved = routes.get_ref().drain() && agent.classes.config().link.is_one_of_several();
+                agent.follow_up(Effects::rediscover(has_other_links || has_moved));
                 agent.turn();
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
                 let quiet = agent.is_idle();
@@ -256,7 +219,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
             () = tokio::time::sleep(until_change) => agent.turn(),
             Some(request) = requests.recv() => {
                 agent.answer(request);
-                if agent.cni.is_awaited() {
+                if agent.sources.cni.is_awaited() {
                     // One discovery serves all that wait.
                     while let Ok(request) = requests.try_recv() {
                         agent.answer(request);
@@ -273,7 +236,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
                 if !changed {
                     continue;
                 }
-                agent.pending.rediscover = true;
+                agent.sources.mark();
                 // Events come in bursts. The agent handles a burst once.
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 links.get_ref().drain();
@@ -284,22 +247,11 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
                 let changed = routes.get_ref().drain();
                 ready.clear_ready();
                 if changed && agent.classes.config().link.is_one_of_several() {
-                    agent.pending.rediscover = true;
+                    agent.sources.mark();
                     agent.turn();
                 }
             }
-            () = agent.runtimes.changed() => {
-                agent.pending.rediscover = true;
-                agent.turn();
-            }
-            () = agent.cluster.changed() => {
-                agent.pending.rediscover = true;
-                agent.turn();
-            }
-            () = agent.cgroups.changed() => {
-                agent.pending.rediscover = true;
-                agent.turn();
-            }
+            () = agent.sources.changed() => agent.turn(),
             Ok((kind, what)) = events.recv() => agent.event(kind, None, what),
         }
     }
@@ -312,7 +264,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
 }
 
 impl Agent {
-    fn open(path: &Path, config: Config) -> anyhow::Result<Agent> {
+    fn open(path: &Path, config: Config, access: Access) -> anyhow::Result<Agent> {
         let mut netlink = Netlink::open()?;
         let store = Store::open(&config.agent.state)?;
         let capacities = Capacities::new(&config, store.capacity()?);
@@ -360,15 +312,13 @@ impl Agent {
         store.save_engine(Some(kind.name()))?;
         let runtimes = Runtimes::open(&classes.config().discover);
         let cni = CniContainers::open(&config.agent.state, clock::boot_id());
-        let mut audit = Audit::new(&config.agent.state, config.agent.audit(), Instant::default());
-        let pins = audit.pins();
-        let tokens = Tokens::new(store.tokens()?);
+        let audit = Audit::open(&config.agent.state, config.agent.audit(), Instant::default());
+        let api = Api::new(&config, access, store.tokens()?);
         let cluster = Cluster::open(&config).map_err(|why| check::unusable(path, why))?;
         let mut agent = Agent {
             config_file: ConfigFile::new(path),
             store,
             clock,
-            clock_stored: None,
             agreements,
             capacities,
             autorate: None,
@@ -376,29 +326,16 @@ impl Agent {
             promises: Promises::new(promises, Store::save_promises),
             history,
             audit,
-            audit_again: Instant::default(),
-            pins,
             allocations: Allocations::new(Allocator::new(config.allocator())),
             datapath,
             download,
             congestion: control,
-            runtimes,
-            cni,
-            cluster,
-            unclaimed: Unclaimed::default(),
-            cgroups: CgroupWatch::default(),
-            discovered_at: Instant::default(),
-            warnings: Vec::new(),
+            sources: Sources::new(runtimes, cni, cluster),
             events: EventLog::new(),
             images: Images::off(),
-            access: Access::default(),
-            port: Port::new(config.api.place(), tokens.clone()),
-            tokens,
+            api,
             started: std::time::Instant::now(),
             max_tick_delay: Duration::ZERO,
-            reconciled_at: std::time::Instant::now(),
-            is_started: false,
-            pending: Pending { reallocate: true, rediscover: true, audit: true, reloaded: false },
         };
         agent.follow_by(agent.classes.config().link.follows);
         for (better, why) in refused {
@@ -442,18 +379,17 @@ impl Agent {
         for text in self.store.said() {
             self.event(EventKind::StateDamaged, None, text);
         }
-        self.pending.rediscover |= self.unclaimed.is_due(self.discovered_at, self.now());
-        if self.pending.rediscover {
+        if self.sources.is_due(self.now()) {
             self.discover();
         }
         self.poll_counters();
         self.count_delivered();
         self.count_flows();
         self.advise();
-        if self.reconciled_at.elapsed() >= reconcile::RECONCILE_EVERY {
+        if self.datapath.reconciled_at.elapsed() >= reconcile::RECONCILE_EVERY {
             self.reconcile();
         }
-        if self.pending.reallocate {
+        if self.allocations.is_due() {
             self.allocate();
         }
         if let Some(download) = &mut self.download {
@@ -473,41 +409,28 @@ impl Agent {
 
     /// Finds the current classes and attaches the classifier to their interfaces.
     fn discover(&mut self) {
-        self.pending.rediscover = false;
-        self.pending.audit = true;
+        self.audit.mark();
         self.follow_route();
-        let mut told = self.runtimes.told();
-        self.cluster.take_note();
-        told.is_complete &= self.cluster.is_complete();
-        let (config, uplink) = (self.classes.config(), self.datapath.attachments.uplink());
-        let now = self.now();
-        let sources = discover::Sources {
-            attached: &self.cluster.attached(&self.cni, config),
-            told: &told,
-            unclaimed: &mut self.unclaimed,
-            now,
-        };
-        let mut discovery = match discover::discover(&mut self.datapath.netlink, config, sources, uplink) {
-            Ok(discovery) => discovery,
+        let (uplink, now) = (self.datapath.attachments.uplink(), self.now());
+        let found = self.sources.discover(&mut self.datapath.netlink, self.classes.config(), uplink, now);
+        let Discovered { discovery, is_complete } = match found {
+            Ok(found) => found,
             Err(e) => {
                 tracing::warn!("cannot look at this node: {}", chain(&e));
-                self.pending.rediscover = true;
                 return;
             }
         };
-        self.discovered_at = now;
-        self.pending.rediscover = self.cni.follow(&discovery.fates);
-        self.pending.rediscover |= self.cgroups.follow(std::mem::take(&mut discovery.cgroups));
         let device = &self.classes.config().link.device;
         let link = self.datapath.follow_link(device, discovery.uplink.as_ref());
         let woken = self.datapath.wake();
         self.follow_up(link.and(woken));
         let before = self.classes.minors().clone();
-        let groups = self.cluster.group_wishes(self.classes.config());
-        self.pending.reallocate |= self.classes.set_group_wishes(groups.clone());
-        let changes = self.classes.update(discovery.classes.clone(), told.is_complete);
+        let groups = self.sources.cluster.group_wishes(self.classes.config());
+        let is_regrouped = self.classes.set_group_wishes(groups);
+        let changes = self.classes.update(discovery.classes.clone(), is_complete);
         // Labels never change, but CNI may report a pod again.
-        self.pending.reallocate |= changes.iter().any(|change| matches!(change, Change::AskedAnew(_)));
+        let is_asked_anew = changes.iter().any(|change| matches!(change, Change::AskedAnew(_)));
+        self.follow_up(Effects::reallocate(is_regrouped || is_asked_anew));
         self.promises.save(&self.store, self.classes.ledger());
         let mut shape = datapath::shape(self.classes.config(), discovery.mtu);
         shape.capacity = self.in_force();
@@ -516,24 +439,23 @@ impl Agent {
             if let Err(e) = self.store.save_minors(self.classes.minors()) {
                 tracing::warn!("{}", chain(&e));
             }
-            self.pending.reallocate = true;
+            self.allocations.mark();
         }
         self.allocations.follow(&self.classes);
         // A class must exist before packets are sent to it.
-        if self.pending.reallocate {
+        if self.allocations.is_due() {
             self.allocate();
         }
         if let Err(e) = self.datapath.attach(&self.classes, &discovery) {
             let effects = self.datapath.fault(chain(&e)).and(Effects::rediscover(true));
             self.follow_up(effects);
         }
-        self.follow_download(&discovery, told.is_complete);
+        self.follow_download(&discovery, is_complete);
         // The state of the kernel is known only now.
         self.publish_changes(changes);
         self.apply_congestion_rules(&discovery);
         self.publish_remarks(&discovery.classes);
-        self.warnings = discovery.warnings;
-        self.warnings.extend(self.cgroups.failure().map(str::to_owned));
+        self.sources.set_warnings(discovery.warnings);
         self.save_created();
     }
 

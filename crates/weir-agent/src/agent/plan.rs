@@ -13,9 +13,9 @@ use super::{
     by_hand::SetLayers,
     class_key::ClassKey,
     class_table::{ClassEntry, ClassTable, DiscoveredClass},
-    discover,
     download::{self, told},
     history::{BothLayers, History, Replaced},
+    sources::Discovered,
     store::StoreError,
 };
 use crate::config::{self, Config};
@@ -104,23 +104,16 @@ impl Agent {
         let config = config::parse(&file.text, path).map_err(|e| bad(chain(&e)))?;
         self.accept(path, &config).map_err(bad)?;
         let config = self.capacities.in_force(config);
-        let mut told = self.runtimes.told();
-        told.is_complete &= self.cluster.is_complete();
-        let uplink = self.datapath.attachments.uplink();
-        // A plan leaves the time for which a namespace waits for its owner.
-        let sources = discover::Sources {
-            attached: &self.cluster.attached(&self.cni, &config),
-            told: &told,
-            unclaimed: &mut self.unclaimed.clone(),
-            now: self.now(),
-        };
-        let discovery = discover::discover(&mut self.datapath.netlink, &config, sources, uplink)
+        let (uplink, now) = (self.datapath.attachments.uplink(), self.now());
+        let Discovered { discovery, is_complete } = self
+            .sources
+            .plan(&mut self.datapath.netlink, &config, uplink, now)
             .map_err(|e| Error::new(ErrorCode::Engine, format!("cannot look at this node: {}", chain(&e))))?;
         let down =
-            self.plan_download(&config, &discovery.classes, told.is_complete).map_err(|e| bad(chain(&e)))?;
+            self.plan_download(&config, &discovery.classes, is_complete).map_err(|e| bad(chain(&e)))?;
         let mut up = self.classes.clone();
         up.reconfigure(config);
-        up.update(discovery.classes, told.is_complete);
+        up.update(discovery.classes, is_complete);
         Ok(self.plan_tables(&up, down.as_ref()))
     }
 

@@ -135,8 +135,8 @@ impl Agent {
     pub(super) fn poll_counters(&mut self) {
         let now = self.now();
         let polled = self.datapath.poll_counters(now);
-        let observed = self.allocations.observe(&self.datapath.measured, now);
-        self.follow_up(polled.and(observed));
+        self.allocations.observe(&self.datapath.measured, now);
+        self.follow_up(polled);
         if let Some(download) = &mut self.download {
             let polled = download.poll_counters(now, &mut self.datapath.attachments);
             self.follow_up(polled);
@@ -158,7 +158,7 @@ impl Agent {
 
     /// Compares the agent's objects in the kernel with what they should be, and repairs them.
     pub(super) fn reconcile(&mut self) {
-        self.reconciled_at = std::time::Instant::now();
+        self.datapath.reconciled_at = std::time::Instant::now();
         let repaired = self.datapath.reconcile();
         self.follow_up(repaired);
         let repaired = self.congestion.reconcile();

@@ -116,8 +116,7 @@ impl Agent {
             let images = config.images.clone().filter(weir_image::Settings::is_agents);
             server::admit(&config.agent.socket, &rights)
                 .map_err(|e| format!("cannot let the users of [access] reach the socket: {e}"))?;
-            self.access.set(rights);
-            self.port.set(config.api.place());
+            self.api.reconfigure(&config, rights);
             let download = config.download();
             if let (Some(_), None) = (&download, &self.download) {
                 // It begins empty, and the discovery below fills it.
@@ -128,7 +127,7 @@ impl Agent {
             self.capacities.reconfigure(&file);
             let has_other_runtimes = !self.classes.config().discover.has_runtimes_of(&config.discover);
             if self.classes.config().kubernetes != config.kubernetes {
-                self.cluster = Cluster::open(&config)?;
+                self.sources.cluster = Cluster::open(&config)?;
             }
             let rules = config.agreements.clone();
             self.classes.reconfigure(config);
@@ -149,7 +148,7 @@ impl Agent {
                 self.reload_download();
                 self.follow_by(self.classes.config().link.follows);
                 if has_other_runtimes {
-                    self.runtimes = Runtimes::open(&self.classes.config().discover);
+                    self.sources.runtimes = Runtimes::open(&self.classes.config().discover);
                 }
                 let link = self.classes.config().link.clone();
                 if let Some(process) = self.datapath.engine.process() {
@@ -163,7 +162,7 @@ impl Agent {
                     self.follow_up(effects);
                 }
                 self.config_file.taken();
-                self.pending.reloaded = true;
+                self.audit.mark_reload();
                 let by_hand = match self.capacities.replaced() {
                     (None, None) => "",
                     _ => "; capacities set by hand stay (`weir link reset`)",

@@ -51,7 +51,7 @@ impl Agent {
             self.classes.entries().values().filter(|e| e.minor.is_some() && e.class.kind != ClassKind::Group)
         };
         let is_active = |f: &&Followed| f.estimator.demand().is_active();
-        let mut warnings = self.warnings.clone();
+        let mut warnings = self.sources.warnings().to_vec();
         warnings.extend(self.datapath.scheduler_fault().iter().map(|e| format!("the scheduler: {e}")));
         warnings.extend(
             self.datapath.uplink_failure.iter().map(|e| format!("the host's own traffic is not shared: {e}")),
@@ -74,15 +74,15 @@ impl Agent {
         warnings.extend(self.congestion.failure().map(str::to_owned));
         warnings.extend(self.datapath.failures.values().cloned());
         warnings.extend(self.promises.error().cloned());
-        warnings.extend(self.cni.failure().cloned());
-        warnings.extend(self.cluster.faults());
+        warnings.extend(self.sources.cni.failure().cloned());
+        warnings.extend(self.sources.cluster.faults());
         warnings.extend(self.unpromised());
         warnings.extend(self.download_warnings());
         warnings.extend(self.clock.doubt());
         warnings.extend(self.store.failure());
         warnings.extend(self.audit.warning());
         warnings.extend(self.images.runtime().warning());
-        warnings.extend(self.port.failure());
+        warnings.extend(self.api.port.failure());
         warnings.extend(self.excess());
         warnings.extend(self.autorate.as_ref().and_then(autorate::Autorate::failure));
         Status {
@@ -120,7 +120,7 @@ impl Agent {
             not_ready: self.not_ready(),
             warnings,
             notices: self.store.notices(),
-            failed_authentications: self.port.failed_authentications(),
+            failed_authentications: self.api.port.failed_authentications(),
         }
     }
 
@@ -334,7 +334,7 @@ impl Agent {
             Verdict::Warn,
             None,
         ));
-        let runtimes = self.runtimes.states();
+        let runtimes = self.sources.runtimes.states();
         for State { name, containers, error } in &runtimes {
             checks.push(check(
                 name,
@@ -347,8 +347,8 @@ impl Agent {
                 Some("the containers that were known stay; [discover] names the runtimes"),
             ));
         }
-        if let Some((name, followed)) = self.cluster.state() {
-            let faults = self.cluster.faults().join("; ");
+        if let Some((name, followed)) = self.sources.cluster.state() {
+            let faults = self.sources.cluster.faults().join("; ");
             checks.push(check(
                 &name,
                 (!faults.is_empty()).then_some(faults),
@@ -426,8 +426,8 @@ impl Agent {
             Some("packets reach the link without passing weir: look for other tc programs on the interfaces (`tc filter show dev X ingress`)"),
         ));
         // A check above has the loss of a runtime.
-        let lost = self.runtimes.lost();
-        for warning in self.warnings.iter().filter(|warning| !lost.contains(*warning)) {
+        let lost = self.sources.runtimes.lost();
+        for warning in self.sources.warnings().iter().filter(|warning| !lost.contains(*warning)) {
             checks.push(Check {
                 name: "note".to_owned(),
                 verdict: Verdict::Warn,

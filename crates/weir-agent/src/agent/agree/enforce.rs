@@ -69,7 +69,7 @@ impl Agent {
         }
         if changed && !self.datapath.has_seen_link() {
             // The first survey enforces all agreements, together with the classes it finds.
-            self.pending.reallocate = true;
+            self.allocations.mark();
         } else if changed {
             // Selectors lead packets to a class only after it is created and before it is removed.
             let known: BTreeSet<u16> = self.allocations.all().map(|f| f.minor).collect();
@@ -82,7 +82,7 @@ impl Agent {
         // Events are reported before the disk is written, because a write may take long.
         self.admit_both();
         if let Some(agreements) = &mut self.agreements {
-            if !self.pending.reallocate {
+            if !self.allocations.is_due() {
                 agreements.finish(&self.store, now);
             }
             agreements.settle(&self.store, now);

@@ -36,10 +36,10 @@ impl Agent {
         for rule in &self.congestion.set {
             facts::rule(&mut facts, rule);
         }
-        for token in self.tokens.all() {
+        for token in self.api.tokens.all() {
             facts::token(&mut facts, &token.view);
         }
-        facts::pins(&mut facts, &self.pins);
+        facts::pins(&mut facts, &self.audit.pins);
         facts
     }
 
@@ -49,7 +49,7 @@ impl Agent {
     /// The audit cannot be written.
     pub(in crate::agent) fn before_change(&mut self) -> Result<(), Error> {
         let refused = |why| Error::new(ErrorCode::Engine, format!("{why}; nothing was changed"));
-        if self.pending.audit {
+        if self.audit.is_due {
             self.record_seen(true).map_err(refused)?;
         }
         self.audit.ready(now_ms(self)).map_err(refused)
@@ -59,7 +59,7 @@ impl Agent {
     pub(in crate::agent) fn after_change(&mut self, by: &Actor, cause: &str) {
         let (facts, time_ms) = (self.facts(), now_ms(self));
         // A failure is told by `Audit::warning`, and the record follows.
-        self.pending.audit = self.audit.note(&facts, by, cause, time_ms).is_err();
+        self.audit.is_due = self.audit.note(&facts, by, cause, time_ms).is_err();
     }
 
     /// Makes a change of a caller and records it.
@@ -93,32 +93,32 @@ impl Agent {
     /// Records the changes of such a caller.
     pub(in crate::agent) fn after_bounded_change(&mut self, by: &Actor, cause: &str, by_itself: bool) {
         if !by_itself {
-            self.pending.audit = true;
+            self.audit.mark();
             return;
         }
         let (facts, time_ms) = (self.facts(), now_ms(self));
         let written = self.audit.note(&facts, by, cause, time_ms);
-        self.pending.audit = written.is_err();
+        self.audit.is_due = written.is_err();
         self.audit.took(written.unwrap_or(0));
     }
 
     /// Records what the agent saw since the last record, if anything.
     pub(in crate::agent) fn audit_seen(&mut self) {
         let now = self.now();
-        if !self.pending.audit || now < self.audit_again || !self.audit.may_observe(now) {
+        if !self.audit.is_due || now < self.audit.not_before || !self.audit.may_observe(now) {
             return;
         }
         if self.record_seen(false).is_err() {
             // `Audit::warning` tells the failure.
-            self.audit_again = Instant(now.0 + AGAIN);
+            self.audit.not_before = Instant(now.0 + AGAIN);
         }
     }
 
     fn record_seen(&mut self, is_forced: bool) -> Result<(), String> {
         let (facts, time_ms) = (self.facts(), now_ms(self));
         let path = self.config_file.path.display().to_string();
-        let is_reload = self.pending.reloaded;
-        let cause = match (is_reload, self.is_started) {
+        let is_reload = self.audit.has_reload;
+        let cause = match (is_reload, self.audit.is_started) {
             (true, _) => "reload",
             (false, true) => "seen on the node",
             (false, false) => "start of the agent",
@@ -126,16 +126,16 @@ impl Agent {
         let waited = self.audit.waits();
         let by = |change: &HistoryChange| seen_by(change, &path, is_reload, waited);
         let written = self.audit.observe(&facts, by, cause, time_ms)?;
-        if !is_forced && self.is_started && !is_reload {
+        if !is_forced && self.audit.is_started && !is_reload {
             self.audit.took(written);
         }
-        (self.pending.audit, self.pending.reloaded, self.is_started) = (false, false, true);
+        (self.audit.is_due, self.audit.has_reload, self.audit.is_started) = (false, false, true);
         Ok(())
     }
 
     /// Follows the pins of the image cache after a change by a caller.
     pub(in crate::agent) fn follow_pins(&mut self, pins: Vec<String>, by: &Actor) {
-        self.pins = pins.into_iter().collect();
+        self.audit.pins = pins.into_iter().collect();
         self.after_change(by, "pin of images");
     }
 

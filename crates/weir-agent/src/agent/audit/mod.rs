@@ -44,11 +44,28 @@ pub(super) struct Audit {
     /// The makers of changes that could not be written.
     late: BTreeSet<Actor>,
     failure: Option<String>,
+    /// Changes may have been seen that the files do not have.
+    is_due: bool,
+    /// A changed configuration is among them.
+    has_reload: bool,
+    /// Whether the values at the start are recorded.
+    is_started: bool,
+    /// No try after a failure comes earlier.
+    not_before: Instant,
+    /// The pins of the image cache, as callers left them.
+    pins: BTreeSet<String>,
 }
 
 impl Audit {
-    /// The audit in this directory. Its files are read at the first use.
-    pub(super) fn new(directory: &Path, bounds: Bounds, now: Instant) -> Audit {
+    /// The audit in this directory.
+    pub(super) fn open(directory: &Path, bounds: Bounds, now: Instant) -> Audit {
+        let mut audit = Audit::new(directory, bounds, now);
+        audit.pins = audit.recorded_pins();
+        audit
+    }
+
+    /// The same without the recorded pins. The files are read at the first use.
+    fn new(directory: &Path, bounds: Bounds, now: Instant) -> Audit {
         Audit {
             files: Files::new(directory, bounds),
             recorded: None,
@@ -57,7 +74,22 @@ impl Audit {
             waits: false,
             late: BTreeSet::new(),
             failure: None,
+            is_due: true,
+            has_reload: false,
+            is_started: false,
+            not_before: Instant::default(),
+            pins: BTreeSet::new(),
         }
+    }
+
+    /// Marks that changes may have been seen.
+    pub(super) fn mark(&mut self) {
+        self.is_due = true;
+    }
+
+    /// Marks that a changed configuration is in force.
+    pub(super) fn mark_reload(&mut self) {
+        (self.is_due, self.has_reload) = (true, true);
     }
 
     /// The directory of the files.
@@ -246,7 +278,7 @@ impl Audit {
     }
 
     /// The recorded pins of the image cache.
-    pub(super) fn pins(&mut self) -> BTreeSet<String> {
+    fn recorded_pins(&mut self) -> BTreeSet<String> {
         let pins = |facts: &Facts| {
             let of_pins = facts.keys().filter(|(kind, _)| *kind == ChangeKind::Pin);
             of_pins.map(|(_, name)| name.clone()).collect()

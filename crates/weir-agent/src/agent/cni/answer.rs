@@ -46,28 +46,32 @@ impl Agent {
         match ask {
             CniRequest::Put(attachment, reply) => {
                 let key = attachment.key.clone();
-                match namespace(&attachment).and_then(|netns| self.cni.put(attachment, &netns)) {
+                match namespace(&attachment).and_then(|netns| self.sources.cni.put(attachment, &netns)) {
                     Ok(()) => {
-                        self.pending.rediscover = true;
-                        self.cni.waiting.push(Waiting { key, since: self.now(), reply });
+                        self.sources.mark();
+                        self.sources.cni.waiting.push(Waiting { key, since: self.now(), reply });
                     }
                     Err(why) => drop(reply.send(Err(why))),
                 }
             }
             CniRequest::Check(attachment, reply) => {
-                let known = self.cni.check(&attachment);
+                let known = self.sources.cni.check(&attachment);
                 drop(reply.send(known.and_then(|()| self.attached(&attachment.key))));
             }
             CniRequest::Remove(key, reply) => {
-                let was_known = self.cni.forget(&key);
-                self.pending.rediscover |= was_known;
+                let was_known = self.sources.cni.forget(&key);
+                if was_known {
+                    self.sources.mark();
+                }
                 drop(
                     reply.send(CniForgotten { attachments: was_known.then_some(key).into_iter().collect() }),
                 );
             }
             CniRequest::Keep(keep, reply) => {
-                let attachments = self.cni.keep(&keep);
-                self.pending.rediscover |= !attachments.is_empty();
+                let attachments = self.sources.cni.keep(&keep);
+                if !attachments.is_empty() {
+                    self.sources.mark();
+                }
                 drop(reply.send(CniForgotten { attachments }));
             }
         }
@@ -76,7 +80,7 @@ impl Agent {
     /// Answers the callers whose class is in force, and those that have waited long enough.
     pub(in crate::agent) fn answer_cni(&mut self) {
         let now = self.now();
-        for waiting in std::mem::take(&mut self.cni.waiting) {
+        for waiting in std::mem::take(&mut self.sources.cni.waiting) {
             let key = self.cni_class(&waiting.key);
             let entry = key.as_ref().and_then(|key| self.classes.entries().get(key));
             let is_in_force = entry.is_some_and(|entry| self.fault_of(entry).is_none());
@@ -84,14 +88,14 @@ impl Agent {
                 let answer = self.attached(&waiting.key);
                 drop(waiting.reply.send(answer));
             } else if !waiting.reply.is_closed() {
-                self.pending.rediscover = true;
-                self.cni.waiting.push(waiting);
+                self.sources.mark();
+                self.sources.cni.waiting.push(waiting);
             }
         }
     }
 
     fn cni_class(&self, key: &CniKey) -> Option<ClassKey> {
-        self.cni.class_name(key).map(|name| ClassKey::new(ClassSource::Cni, &name))
+        self.sources.cni.class_name(key).map(|name| ClassKey::new(ClassSource::Cni, &name))
     }
 
     /// The state of a known attachment.

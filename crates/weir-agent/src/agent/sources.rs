@@ -1,0 +1,135 @@
+//! The sources of classes: who tells of containers, when the node's classes must be discovered again, and the
+//! warnings of the last discovery.
+
+use weir_netlink::{Netlink, NetlinkError};
+use weir_units::Instant;
+
+use super::{
+    cluster::Cluster,
+    cni::CniContainers,
+    discover::{self, Discovery, Reports},
+    processes::CgroupWatch,
+    runtimes::Runtimes,
+    unclaimed::Unclaimed,
+};
+use crate::config::Config;
+
+/// All sources.
+pub(super) struct Sources {
+    pub(super) runtimes: Runtimes,
+    /// The containers that the CNI plugin reported.
+    pub(super) cni: CniContainers,
+    /// The cluster of the node, if the configuration has it followed.
+    pub(super) cluster: Cluster,
+    /// The cgroups of classes.
+    cgroups: CgroupWatch,
+    unclaimed: Unclaimed,
+    /// The node's classes must be discovered again.
+    is_due: bool,
+    discovered_at: Instant,
+    /// Warnings of the last discovery.
+    warnings: Vec<String>,
+}
+
+/// A discovery, and whether each source has answered.
+pub(super) struct Discovered {
+    pub(super) discovery: Discovery,
+    pub(super) is_complete: bool,
+}
+
+impl Sources {
+    /// The sources before the first discovery, which is due.
+    pub(super) fn new(runtimes: Runtimes, cni: CniContainers, cluster: Cluster) -> Sources {
+        Sources {
+            runtimes,
+            cni,
+            cluster,
+            cgroups: CgroupWatch::default(),
+            unclaimed: Unclaimed::default(),
+            is_due: true,
+            discovered_at: Instant::default(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// Waits for the first lists of the runtimes and of the cluster.
+    pub(super) async fn first_list(&mut self) {
+        tokio::join!(self.runtimes.first_list(), self.cluster.first_list());
+    }
+
+    /// Waits for a source to report a change.
+    pub(super) async fn changed(&mut self) {
+        tokio::select! {
+            () = self.runtimes.changed() => {}
+            () = self.cluster.changed() => {}
+            () = self.cgroups.changed() => {}
+        }
+        self.is_due = true;
+    }
+
+    /// Marks that the node's classes must be discovered again.
+    pub(super) fn mark(&mut self) {
+        self.is_due = true;
+    }
+
+    /// Whether a discovery is due.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.is_due || self.unclaimed.is_due(self.discovered_at, now)
+    }
+
+    /// Surveys the node. After a failure the next turn does it again. `uplink` is the link's last known index.
+    ///
+    /// # Errors
+    /// The kernel does not tell the node's links.
+    pub(super) fn discover(
+        &mut self,
+        netlink: &mut Netlink,
+        config: &Config,
+        uplink: Option<u32>,
+        now: Instant,
+    ) -> Result<Discovered, NetlinkError> {
+        self.is_due = true;
+        let mut told = self.runtimes.told();
+        self.cluster.take_note();
+        told.is_complete &= self.cluster.is_complete();
+        let attached = self.cluster.attached(&self.cni, config);
+        let reports = Reports { attached: &attached, told: &told, unclaimed: &mut self.unclaimed, now };
+        let mut discovery = discover::discover(netlink, config, reports, uplink)?;
+        self.discovered_at = now;
+        self.is_due = self.cni.follow(&discovery.fates);
+        self.is_due |= self.cgroups.follow(std::mem::take(&mut discovery.cgroups));
+        Ok(Discovered { discovery, is_complete: told.is_complete })
+    }
+
+    /// A discovery under another configuration, which changes nothing.
+    ///
+    /// # Errors
+    /// As of [`Sources::discover`].
+    pub(super) fn plan(
+        &mut self,
+        netlink: &mut Netlink,
+        config: &Config,
+        uplink: Option<u32>,
+        now: Instant,
+    ) -> Result<Discovered, NetlinkError> {
+        let mut told = self.runtimes.told();
+        told.is_complete &= self.cluster.is_complete();
+        let attached = self.cluster.attached(&self.cni, config);
+        // The namespaces that wait for an owner go on waiting.
+        let mut unclaimed = self.unclaimed.clone();
+        let reports = Reports { attached: &attached, told: &told, unclaimed: &mut unclaimed, now };
+        let discovery = discover::discover(netlink, config, reports, uplink)?;
+        Ok(Discovered { discovery, is_complete: told.is_complete })
+    }
+
+    /// The warnings of the last discovery.
+    pub(super) fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Keeps the warnings of a discovery.
+    pub(super) fn set_warnings(&mut self, warnings: Vec<String>) {
+        self.warnings = warnings;
+        self.warnings.extend(self.cgroups.failure().map(str::to_owned));
+    }
+}
