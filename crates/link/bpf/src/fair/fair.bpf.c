@@ -130,7 +130,7 @@ int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk
 			break;
 		old = bpf_kptr_xchg(&s->skb, NULL);
 		sch->q.qlen--;
-		sch->qstats.backlog -= slot_len[SLOT(slot)] & ~OWNED;
+		sch->qstats.backlog -= queued(slot)->len & ~OWNED;
 		sch->qstats.drops++;
 		slot_give(slot);
 		if (old)
@@ -147,7 +147,7 @@ int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk
 			goto refuse;
 		}
 		sch->q.qlen--;
-		sch->qstats.backlog -= slot_len[SLOT(slot)] & ~OWNED;
+		sch->qstats.backlog -= queued(slot)->len & ~OWNED;
 		sch->qstats.drops++;
 	}
 	s = bpf_map_lookup_elem(&weir_fair_slots, &slot);
@@ -161,10 +161,11 @@ int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk
 		hash = number ? (__u32)(number >> 6) * 0x9e3779b1 : bpf_skb_get_hash(skb);
 	if (in_paper_form())
 		hash = 0; /* one queue */
-	slot_len[SLOT(slot)] = len | (number || datagram ? OWNED : 0);
+	queued(slot)->len = len | (number || datagram ? OWNED : 0);
 	arrived = now;
-	slot_time[SLOT(slot)] = ticks(now);
-	slot_class[SLOT(slot)] = segments << 16 | minor;
+	queued(slot)->time = ticks(now);
+	queued(slot)->minor = minor;
+	queued(slot)->segments = segments;
 	old = bpf_kptr_xchg(&s->skb, skb);
 	if (old) /* dropped to make room in the pool */
 		bpf_qdisc_skb_drop(old, to_free);
@@ -198,7 +199,7 @@ __noinline int forget_all(void)
 
 	for (i = most_steps * (SLOTS / (4 * FAIR_ENTITIES)); i && can_loop; i--) {
 		slot_free_packet(i);
-		slot_next[SLOT(i)] = 0;
+		queued(i)->next = 0;
 	}
 	for (i = most_steps * (FLOWS / 4); i && can_loop; i--) {
 		struct flow *fl = flow(i);
@@ -314,13 +315,13 @@ struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 		s = bpf_map_lookup_elem(&weir_fair_slots, &slot);
 		if (!s)
 			break;
-		len = slot_len[SLOT(slot)] & ~OWNED;
+		len = queued(slot)->len & ~OWNED;
 		skb = bpf_kptr_xchg(&s->skb, NULL);
 		slot_give(slot);
 		sch->q.qlen--;
 		sch->qstats.backlog -= len;
 		charge(e, len, now);
-		count_sent(e, len, slot_class[SLOT(slot)] >> 16);
+		count_sent(e, len, queued(slot)->segments);
 		if (in_paper_form())
 			paper_spend(e, len);
 		else if (shared.config.mode == FAIR_MODE_CREDIT)

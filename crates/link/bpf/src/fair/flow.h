@@ -15,7 +15,7 @@
 #define SLOTS 65536 /* packets that can wait; slot 0 is none */
 #define FLOWS 16    /* queues a class; flow 0 of minor 0 is none */
 #define FLOW_MASK (FAIR_ENTITIES * FLOWS - 1)
-#define OWNED 0x80000000u /* in slot_len: belongs to a local socket, or is a part of a datagram */
+#define OWNED 0x80000000u /* in queued.len: belongs to a local socket, or is a part of a datagram */
 #define FRESH_BYTES 3028
 #define FRESH_TIME 97656 /* 100 ms */
 #define MTU 1514
@@ -37,10 +37,17 @@ struct {
 	__type(value, struct slot);
 } weir_fair_slots SEC(".maps");
 
-__u32 slot_len[SLOTS];
-__u32 slot_time[SLOTS];
-__u32 slot_next[SLOTS];
-__u32 slot_class[SLOTS]; /* segments << 16 | minor */
+/* What is known of the packet in a slot. */
+struct queued {
+	__u32 len;         /* bytes on the line, and OWNED */
+	__u32 time;        /* of its arrival, in ticks */
+	__u32 next;        /* the slot behind it in its flow, or in the list of free ones */
+	__u16 minor;
+	__u16 segments;
+};
+_Static_assert(sizeof(struct queued) == 16, "an index is a shift");
+
+struct queued queue[SLOTS];
 __u32 free_slot;         /* first of those given back */
 __u32 fresh_slot;        /* slots from here on were never used */
 
@@ -128,12 +135,17 @@ static __always_inline struct flow *flow(__u32 i)
 
 #define SLOT(i) ((i) & (SLOTS - 1))
 
+static __always_inline struct queued *queued(__u32 slot)
+{
+	return &queue[SLOT(slot)];
+}
+
 static __always_inline __u32 slot_take(void)
 {
 	__u32 slot = free_slot;
 
 	if (slot) {
-		free_slot = slot_next[SLOT(slot)];
+		free_slot = queued(slot)->next;
 		return SLOT(slot);
 	}
 	slot = fresh_slot;
@@ -145,7 +157,7 @@ static __always_inline __u32 slot_take(void)
 
 static __always_inline void slot_give(__u32 slot)
 {
-	slot_next[SLOT(slot)] = free_slot;
+	queued(slot)->next = free_slot;
 	free_slot = slot;
 }
 
@@ -208,11 +220,11 @@ static __always_inline int flow_append(__u32 minor, __u32 slot, __u32 hash, __u3
 	struct entity *c = entity(minor);
 	__u32 f = c->packets ? flow_of(minor, hash) : (minor * FLOWS + (hash & (FLOWS - 1))) & FLOW_MASK;
 	struct flow *fl = flow(f);
-	__u32 len = slot_len[SLOT(slot)] & ~OWNED;
+	__u32 len = queued(slot)->len & ~OWNED;
 
-	slot_next[SLOT(slot)] = 0;
+	queued(slot)->next = 0;
 	if (fl->head)
-		slot_next[SLOT(fl->tail)] = slot;
+		queued(fl->tail)->next = slot;
 	else
 		fl->head = slot;
 	fl->tail = slot;
@@ -244,7 +256,7 @@ static __always_inline void flow_unlink_first(__u32 minor, struct flow *fl, __u3
 	struct entity *c = entity(minor);
 	struct fair_stats *s = stats(minor);
 
-	fl->head = slot_next[SLOT(slot)];
+	fl->head = queued(slot)->next;
 	fl->bytes -= len;
 	c->packets--;
 	c->bytes -= len;
@@ -283,7 +295,7 @@ static __always_inline __u32 next_signal(__u32 from, __u32 count)
 /* RFC 8289, section 5.5: has the queue been standing for an interval? */
 static __always_inline int stands(struct entity *c, struct flow *fl, __u32 slot, __u32 len, __u32 now)
 {
-	__u32 waited = now - slot_time[SLOT(slot)];
+	__u32 waited = now - queued(slot)->time;
 
 	/* Less than half a packet behind this one is no queue, however slow the class is. */
 	if ((__s32)(waited - ticks(shared.config.codel_target_us * 1000ull)) < 0 ||
@@ -395,7 +407,7 @@ static __always_inline __u32 class_take(__u32 minor, __u32 now)
 			list_append(c, f, LIST_OLD);
 			continue;
 		}
-		len = slot_len[SLOT(slot)];
+		len = queued(slot)->len;
 		if (codel(c, fl, slot, len & ~OWNED, now))
 			drop = flow_signal(minor, f, len);
 		len &= ~OWNED;
@@ -406,7 +418,8 @@ static __always_inline __u32 class_take(__u32 minor, __u32 now)
 		}
 		if (!fl->head) {
 			fl->listed = 0;
-			mark_failed[minor & MASK] &= ~(1u << (f & (FLOWS - 1)));
+			if (mark_failed[minor & MASK])
+				mark_failed[minor & MASK] &= ~(1u << (f & (FLOWS - 1)));
 		} else {
 			/* Back to where it was, in front. */
 			if (is_new) {
@@ -451,7 +464,7 @@ __noinline __u32 class_overflow(__u32 minor)
 	slot = fl->head;
 	if (!longest || !slot)
 		return 0;
-	flow_unlink_first(minor, fl, slot, slot_len[SLOT(slot)] & ~OWNED);
+	flow_unlink_first(minor, fl, slot, queued(slot)->len & ~OWNED);
 	stats(minor)->drops++;
 	return slot;
 }

@@ -557,7 +557,7 @@ __noinline __u32 sparse_pick(__u64 now)
 		c->sparse = 0;
 		if (!c->new_head || !fl->head || fl->deficit <= 0)
 			continue;
-		if ((slot_len[SLOT(fl->head)] & ~OWNED) > shared.config.small_bytes)
+		if ((queued(fl->head)->len & ~OWNED) > shared.config.small_bytes)
 			continue;
 		if (!may_overdraw(e, now))
 			continue;
