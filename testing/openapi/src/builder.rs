@@ -50,7 +50,7 @@ impl Builder {
         right: &str,
         summary: &'static str,
     ) -> Route<'_> {
-        let words = path.split(['/', '{', '}', '-']).filter(|word| !word.is_empty() && *word != "v1");
+        let words = path.split(['/', '{', '}', '-', '.']).filter(|word| !word.is_empty() && *word != "v1");
         let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
         let id = method.to_lowercase() + &words.map(capital).collect::<String>();
         let of_path = |name: &str| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } });
@@ -86,7 +86,7 @@ impl Builder {
             let name = if apart.contains(&name) { name + READ } else { name };
             schemas.insert(name, schema);
         }
-        json!({
+        let mut document = json!({
             "openapi": "3.1.0",
             "info": {
                 "title": "weir",
@@ -108,7 +108,31 @@ impl Builder {
                     "description": "A token of `weir token add`, over TCP only. Its scope is read, party, operate or admin.",
                 } },
             },
-        })
+        });
+        widths(&mut document);
+        document
+    }
+}
+
+/// Says of each integer the width that a client needs. OpenAPI's registry of formats has `int32` and `int64`. Generators
+/// take 32 bits for an integer without one, and for one of Rust's formats.
+fn widths(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            let is_integer = match map.get("type") {
+                Some(Value::String(kind)) => kind == "integer",
+                Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "integer"),
+                _ => false,
+            };
+            let is_narrow =
+                matches!(map.get("format").and_then(Value::as_str), Some("uint8" | "uint16" | "int32"));
+            if is_integer {
+                map.insert("format".to_owned(), json!(if is_narrow { "int32" } else { "int64" }));
+            }
+            map.values_mut().for_each(widths);
+        }
+        Value::Array(list) => list.iter_mut().for_each(widths),
+        _ => {}
     }
 }
 

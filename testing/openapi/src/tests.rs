@@ -59,7 +59,11 @@ fn operations_have_names_of_their_own_and_read_types_differ() {
     let different: std::collections::BTreeSet<&str> = ids.iter().copied().collect();
     assert_eq!((ids.len(), different.len()), (65, 65));
     let schemas = &document["components"]["schemas"];
-    assert_eq!(schemas["BitRate"]["type"], "integer");
+    assert_eq!(
+        (&schemas["BitRate"]["type"], &schemas["BitRate"]["format"]),
+        (&"integer".into(), &"int64".into())
+    );
+    assert_eq!(schemas["Class"]["properties"]["drops"]["format"], "int64");
     assert!(schemas["BitRateRead"]["anyOf"].is_array(), "a rate is read as text too");
     let max = &schemas["PolicyChange"]["properties"]["max"];
     assert!(max.to_string().contains("BitRateRead"), "{max}");
