@@ -1,5 +1,6 @@
 //! The API's requests to the agent's loop: one channel, and one answer each.
 
+use crate::agent::queue_time::QueueTimes;
 pub use crate::{
     agent::{
         agree::AgreementsRequest,
@@ -22,6 +23,8 @@ pub enum Request {
     Status(Reply<Status>),
     /// `GET /v1/classes`.
     Classes(Reply<Vec<Class>>),
+    /// The times that packets wait in the queues, for `GET /metrics`.
+    QueueTimes(Reply<Vec<ClassQueueTimes>>),
     /// `GET /v1/classes/{name}`.
     Class(String, Reply<Result<Class, Error>>),
     /// `GET /v1/classes/{name}/explain`.
@@ -70,6 +73,17 @@ pub enum Request {
     Export(Reply<Result<Export, Error>>),
     /// `GET /v1/events`: the kept events, then later ones.
     Events(Reply<(Vec<Event>, broadcast::Receiver<Event>)>),
+}
+
+/// The queue times of a class.
+#[derive(Debug)]
+pub struct ClassQueueTimes {
+    pub(crate) class: String,
+    pub(crate) source: String,
+    /// Those of what leaves.
+    pub(crate) sent: QueueTimes,
+    /// Those of what arrives, if the node shares its download.
+    pub(crate) received: Option<QueueTimes>,
 }
 
 /// The channel from the server to the agent's loop.

@@ -480,6 +480,7 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
         match request {
             Request::Status(reply) => drop(reply.send(status.clone())),
             Request::Classes(reply) => drop(reply.send(classes.clone())),
+            Request::QueueTimes(reply) => drop(reply.send(Vec::new())),
             Request::Class(name, reply) if name == "hang" => hanging.push(reply),
             Request::Class(name, _) if name == "vanish" => {}
             Request::Class(name, reply) => drop(reply.send(find(&mut classes, &name).cloned())),

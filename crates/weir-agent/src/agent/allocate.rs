@@ -6,7 +6,7 @@ use weir_api::ClassKind;
 use weir_datapath::engine::{Measured, plan};
 use weir_netlink::tc::Counters;
 use weir_share::{Allocator, Bound, Policy, Sharer};
-use weir_units::{BitRate, Instant};
+use weir_units::{BitRate, Bytes, Instant};
 
 use super::{
     Agent,
@@ -14,6 +14,7 @@ use super::{
     class_key::ClassKey,
     class_table::ClassTable,
     demand::{Estimator, Sample},
+    queue_time::QueueTimes,
 };
 
 /// The state of one class, by key.
@@ -25,6 +26,7 @@ pub(super) struct Followed {
     pub(super) before: Counters,
     /// Packets dropped by the present class's queue at the last read.
     pub(super) queue_drops: u64,
+    pub(super) queue_times: QueueTimes,
     pub(super) allocation: BitRate,
     pub(super) bound: Bound,
 }
@@ -90,6 +92,7 @@ impl Allocations {
                     counters: Default::default(),
                     before: Default::default(),
                     queue_drops: 0,
+                    queue_times: QueueTimes::default(),
                     allocation: BitRate::ZERO,
                     bound: Bound::Idle,
                 });
@@ -108,7 +111,11 @@ impl Allocations {
                 followed.before.drops += followed.drops();
                 followed.queue_drops = 0;
             }
+            let has_sent = counters.bytes != followed.counters.bytes;
             followed.counters = counters;
+            if has_sent || counters.backlog > 0 {
+                followed.queue_times.look(Bytes(counters.backlog), followed.allocation);
+            }
             let sample = Sample { bytes: counters.bytes, backlog: counters.backlog };
             self.is_due |= followed.estimator.observe(now, sample, followed.allocation);
         }

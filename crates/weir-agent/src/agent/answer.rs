@@ -34,6 +34,7 @@ impl Agent {
         match request {
             Request::Status(reply) => drop(reply.send(self.status())),
             Request::Classes(reply) => drop(reply.send(self.classes())),
+            Request::QueueTimes(reply) => drop(reply.send(self.queue_times())),
             Request::Class(name, reply) => {
                 let class = self.classes.find(&name).cloned().map(|key| self.class(&key));
                 drop(reply.send(class));

@@ -47,6 +47,7 @@ mod plan;
 mod pods;
 mod processes;
 mod promises;
+pub(crate) mod queue_time;
 mod reconcile;
 mod reload;
 mod runtimes;

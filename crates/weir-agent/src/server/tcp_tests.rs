@@ -38,6 +38,7 @@ async fn answer(mut requests: mpsc::Receiver<Request>, status: Status) {
         match request {
             Request::Status(reply) => drop(reply.send(status.clone())),
             Request::Classes(reply) => drop(reply.send(fake::classes())),
+            Request::QueueTimes(reply) => drop(reply.send(Vec::new())),
             Request::Agreements(AgreementsRequest::Statuses(reply)) => drop(reply.send(Ok(Vec::new()))),
             Request::Congestion(CongestionRequest::View(reply)) => drop(reply.send(fake::congestion_view())),
             Request::Congestion(CongestionRequest::Stats(reply)) => drop(reply.send(Default::default())),

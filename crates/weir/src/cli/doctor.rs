@@ -11,6 +11,7 @@ use weir_api::{Check, Client, ClientError, Doctor, Verdict};
 use super::{
     Session,
     format::{Look, Table, Tone},
+    progress::Waiting,
 };
 
 const EXAMPLES: &str = "Examples:
@@ -24,7 +25,9 @@ Asks the agent if one runs, else looks for itself. Exits with 1 if a check fails
 pub(super) struct DoctorArgs {}
 
 pub(super) fn run(session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
-    let doctor = look(&session.client)?;
+    let waiting = Waiting::new(session.json, "the agent checks this node");
+    let doctor = look(&session.client, &waiting)?;
+    drop(waiting);
     session.print(&doctor, |out, look| write(out, look, &doctor))?;
     let failed = doctor.checks.iter().any(|check| check.verdict == Verdict::Fail);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -34,21 +37,23 @@ pub(super) fn run(session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 /// The agent refuses to answer this user, or is another node's and does not answer.
-pub(super) fn look(client: &Client) -> Result<Doctor, ClientError> {
+pub(super) fn look(client: &Client, waiting: &Waiting) -> Result<Doctor, ClientError> {
     match client.doctor() {
         Err(refused @ ClientError::Refused(_)) => Err(refused),
         Err(silent) if client.socket().is_none() => Err(silent),
-        Err(silent) => Ok(without_agent(&silent)),
+        Err(silent) => Ok(without_agent(&silent, waiting)),
         answer => answer,
     }
 }
 
 /// The checks that this process makes itself if no agent answers.
-fn without_agent(silent: &ClientError) -> Doctor {
+fn without_agent(silent: &ClientError, waiting: &Waiting) -> Doctor {
     let agent =
         Check { name: "agent".to_owned(), verdict: Verdict::Warn, found: silent.to_string(), advice: None };
     let mut checks = vec![agent];
+    waiting.step("trying the kernel's parts");
     checks.extend(weir_agent::doctor::kernel());
+    waiting.step("trying each engine");
     checks.extend(weir_agent::doctor::engines(None));
     Doctor { checks }
 }

@@ -19,6 +19,7 @@ mod link;
 mod log;
 mod manual;
 mod plan;
+mod progress;
 mod ps;
 mod set;
 mod status;

@@ -1,9 +1,15 @@
 //! Metrics of classes.
 
+use std::collections::HashSet;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use weir_api::{Activity, Class};
 
-use super::page::{BYTES, NONE, PER_SECOND, Page, SECONDS, bytes_per_second, flag};
+use super::page::{BYTES, Histogram, NONE, PER_SECOND, Page, SECONDS, bytes_per_second, flag};
+use crate::{
+    agent::queue_time::{BOUNDS_MS, QueueTimes},
+    control::ClassQueueTimes,
+};
 
 /// The most classes with metrics of their own. A policy for an absent name has metrics too.
 pub(super) const MAX_CLASSES: usize = 1_000;
@@ -64,8 +70,28 @@ const COUNTERS: [(&str, &str, &str, Count); 4] = [
     ("class_local", BYTES, "Sent on this node and not charged to the link", |c| c.local_bytes.0),
 ];
 
+/// Writes the times that packets wait, of the same classes.
+fn queue_times(page: &mut Page, shown: &[&Class], all: &[ClassQueueTimes]) {
+    let is_shown: HashSet<(&str, &str)> = shown.iter().map(|c| (&*c.name, &*c.source)).collect();
+    let shown: Vec<&ClassQueueTimes> =
+        all.iter().filter(|times| is_shown.contains(&(&*times.class, &*times.source))).collect();
+    let labels = |t: &ClassQueueTimes| OfClass { class: t.class.clone(), source: t.source.clone() };
+    let of = |times: &QueueTimes| (!times.is_empty()).then(|| histogram(times));
+    let sent = shown.iter().filter_map(|t| Some((labels(t), of(&t.sent)?)));
+    let help = "The time that its queue takes to leave, at each look at which it sent or waited";
+    page.histograms("class_queue", SECONDS, help, sent);
+    let received = shown.iter().filter_map(|t| Some((labels(t), of(t.received.as_ref()?)?)));
+    let help = "The time that its queue of what arrived takes, at each look at which it received or waited";
+    page.histograms("class_receive_queue", SECONDS, help, received);
+}
+
+fn histogram(times: &QueueTimes) -> Histogram {
+    let bounds = BOUNDS_MS.iter().map(|ms| *ms as f64 / 1e3).chain([f64::INFINITY]);
+    Histogram { sum: times.sum.as_secs_f64(), buckets: bounds.zip(times.looks).collect() }
+}
+
 /// Returns the number of classes that are left out.
-pub(super) fn write(page: &mut Page, classes: &[Class]) -> usize {
+pub(super) fn write(page: &mut Page, classes: &[Class], queues: &[ClassQueueTimes]) -> usize {
     page.gauge("classes", NONE, "Classes, also those that are not here now", classes.len() as f64);
     let mut shown: Vec<&Class> = classes.iter().collect();
     // A class that is not enforced is never left out before one that is.
@@ -92,5 +118,6 @@ pub(super) fn write(page: &mut Page, classes: &[Class]) -> usize {
         "Time with a queue, which holds senders back",
         held,
     );
+    queue_times(page, &shown, queues);
     classes.len() - shown.len()
 }

@@ -1,13 +1,10 @@
 //! Metrics of congestion control: ended flows, and trials.
 
-use prometheus_client::{
-    encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet},
-    metrics::MetricType,
-};
+use prometheus_client::encoding::EncodeLabelSet;
 use weir_api::CongestionView;
 use weir_cc::{AdviceView, Interval, StatsRow, StatsView, TOOK_BITS};
 
-use super::page::{BYTES, NONE, Page, SECONDS};
+use super::page::{BYTES, Histogram, NONE, Page, SECONDS};
 
 /// The most rows with metrics of their own, by network, size and algorithm.
 const MAX_ROWS: usize = 256;
@@ -31,30 +28,17 @@ struct OfTrial {
     of: &'static str,
 }
 
-/// Completion times of ended flows.
-#[derive(Debug)]
-struct Completion(Vec<(OfFlows, StatsRow)>);
-
-impl EncodeMetric for Completion {
-    fn encode(&self, mut encoder: MetricEncoder) -> Result<(), std::fmt::Error> {
-        for (labels, row) in &self.0 {
-            let mut before = 0;
-            let below = TOOK_BITS.iter().zip(&row.took_below).map(|(bits, below)| {
-                let bucket = ((1_u64 << bits) as f64 / 1e6, below.saturating_sub(before));
-                before = *below;
-                bucket
-            });
-            let mut buckets: Vec<_> = below.collect();
-            buckets.push((f64::INFINITY, row.flows.saturating_sub(before)));
-            let mut one = encoder.encode_family(labels)?;
-            one.encode_histogram::<NoLabelSet>(row.took_us as f64 / 1e6, row.flows, &buckets, None)?;
-        }
-        Ok(())
-    }
-
-    fn metric_type(&self) -> MetricType {
-        MetricType::Histogram
-    }
+/// The completion times of a row's flows.
+fn completion(row: &StatsRow) -> Histogram {
+    let mut before = 0;
+    let below = TOOK_BITS.iter().zip(&row.took_below).map(|(bits, below)| {
+        let bucket = ((1_u64 << bits) as f64 / 1e6, below.saturating_sub(before));
+        before = *below;
+        bucket
+    });
+    let mut buckets: Vec<_> = below.collect();
+    buckets.push((f64::INFINITY, row.flows.saturating_sub(before)));
+    Histogram { sum: row.took_us as f64 / 1e6, buckets }
 }
 
 /// Writes the flows that have ended, by destination, size and algorithm. Without rules it writes nothing.
@@ -80,8 +64,8 @@ pub(super) fn write(page: &mut Page, (view, stats): &(CongestionView, StatsView)
     counters("cc_flows", NONE, "Flows that have ended, by network, size and algorithm", |row| row.flows);
     counters("cc_sent", BYTES, "Payload of flows that have ended", |row| row.bytes.0);
     counters("cc_retransmits", NONE, "Segments sent again by flows that have ended", |row| row.retransmits);
-    let took = Completion(rows.iter().map(|row| (labels(row), (*row).clone())).collect());
-    page.register("cc_completion", SECONDS, "Completion times of flows that have ended", took);
+    let took = rows.iter().map(|row| (labels(row), completion(row)));
+    page.histograms("cc_completion", SECONDS, "Completion times of flows that have ended", took);
     let buffers = paths.iter().map(|path| (OfPath { to: path.to.to_string() }, path.buffer_bdp));
     let help = "The least size of the bottleneck's buffer, as a multiple of bandwidth times delay";
     page.gauges("cc_buffer_bdp", "ratio", help, buffers);

@@ -27,7 +27,7 @@ use weir_image::{Mirror, now_utc, store::Usage};
 use super::{Failure, ask, congestion::asked};
 use crate::{
     agent::{agree::AgreementsRequest, congestion::CongestionRequest},
-    control::{Control, Request},
+    control::{ClassQueueTimes, Control, Request},
     images::Images,
 };
 use format::Format;
@@ -44,6 +44,7 @@ pub(super) struct Measured {
 struct OfAgent {
     status: Status,
     classes: Vec<Class>,
+    queue_times: Vec<ClassQueueTimes>,
     agreements: Vec<AgreementStatus>,
     congestion: (CongestionView, StatsView),
     advice: Vec<AdviceView>,
@@ -66,6 +67,7 @@ pub(super) async fn metrics(
     let agent = OfAgent {
         status: ask(&control, Request::Status).await?,
         classes: ask(&control, Request::Classes).await?,
+        queue_times: ask(&control, Request::QueueTimes).await?,
         // A node without `[agreements]` has none.
         agreements: ask(&control, |reply| Request::Agreements(AgreementsRequest::Statuses(reply)))
             .await?
@@ -112,7 +114,7 @@ fn text(agent: Option<&OfAgent>, images: &OfImages) -> String {
     if let Some(agent) = agent {
         node::write(&mut page, &agent.status);
         let left_out = [
-            ("classes", classes::write(&mut page, &agent.classes)),
+            ("classes", classes::write(&mut page, &agent.classes, &agent.queue_times)),
             ("downloads", download::write(&mut page, &agent.status, &agent.classes)),
             ("agreements", agreements::write(&mut page, &agent.agreements)),
             ("flows", congestion::write(&mut page, &agent.congestion)),

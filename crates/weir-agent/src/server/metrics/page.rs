@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
-    metrics::{counter::Counter, family::Family, gauge::Gauge, info::Info},
+    encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet, text::encode},
+    metrics::{MetricType, counter::Counter, family::Family, gauge::Gauge, info::Info},
     registry::{Metric, Registry, Unit},
 };
 use weir_units::BitRate;
@@ -36,6 +36,34 @@ pub(super) trait Labels:
 impl<L: EncodeLabelSet + Clone + std::hash::Hash + Eq + std::fmt::Debug + Send + Sync + 'static> Labels
     for L
 {
+}
+
+/// Counted values.
+#[derive(Debug)]
+pub(super) struct Histogram {
+    pub(super) sum: f64,
+    /// The upper bound and the count of each bucket. Values below an earlier bound are not counted again. The last
+    /// bound is infinite.
+    pub(super) buckets: Vec<(f64, u64)>,
+}
+
+/// Histograms that were counted elsewhere.
+#[derive(Debug)]
+struct Histograms<L>(Vec<(L, Histogram)>);
+
+impl<L: Labels> EncodeMetric for Histograms<L> {
+    fn encode(&self, mut encoder: MetricEncoder) -> Result<(), std::fmt::Error> {
+        for (labels, Histogram { sum, buckets }) in &self.0 {
+            let count = buckets.iter().map(|(_, count)| count).sum();
+            let mut one = encoder.encode_family(labels)?;
+            one.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
 }
 
 /// The metrics of one answer. Names have the prefix `weir_` and end with their unit.
@@ -114,6 +142,17 @@ impl Page {
             family.get_or_create(&labels).inc_by(value);
         }
         self.register(name, unit, help, family);
+    }
+
+    /// One histogram for each set of labels.
+    pub(super) fn histograms<L: Labels>(
+        &mut self,
+        name: &str,
+        unit: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, Histogram)>,
+    ) {
+        self.register(name, unit, help, Histograms(values.into_iter().collect()));
     }
 
     /// The metrics as OpenMetrics' text.

@@ -4,6 +4,7 @@ use std::{
     io::Write,
     path::Path,
     process::{Command, Stdio},
+    time::Duration,
 };
 
 use weir_agree::{Document, Language, Offer};
@@ -13,6 +14,7 @@ use weir_image::{Mirror, Timing};
 use weir_units::BitRate;
 
 use super::*;
+use crate::agent::queue_time::QueueTimes;
 
 /// The answers of an agent that has something of each kind.
 fn agent() -> OfAgent {
@@ -40,11 +42,20 @@ fn agent() -> OfAgent {
             download: Some(fake::download_status()),
             ..fake::status()
         },
+        queue_times: vec![queue_times(&classes[1])],
         classes,
         agreements,
         congestion: (fake::congestion_view(), stats.view()),
         advice: fake::advice(),
     }
+}
+
+/// 30 looks at an empty queue, and one at a queue of 70 ms.
+fn queue_times(class: &Class) -> ClassQueueTimes {
+    let mut times = QueueTimes { sum: Duration::from_millis(70), ..QueueTimes::default() };
+    (times.looks[0], times.looks[6]) = (30, 1);
+    let (class, source) = (class.name.clone(), class.source.clone());
+    ClassQueueTimes { class, source, sent: times, received: Some(times) }
 }
 
 fn images(directory: &Path) -> OfImages {
@@ -150,6 +161,21 @@ fn completion_times_are_a_histogram_of_the_flows() {
         assert_eq!(samples.get(bucket.as_str()), Some(&count), "{bucket} in\n{text}");
     }
     assert_eq!(samples[format!("weir_cc_completion_seconds_sum{{{flows}}}").as_str()], "0.25");
+}
+
+#[test]
+fn queue_times_are_a_histogram_of_both_directions() {
+    let agent = agent();
+    let class = format!("class=\"{}\",source=\"{}\"", agent.classes[1].name, agent.classes[1].source);
+    let text = text(Some(&agent), &OfImages::default());
+    let samples = samples(&text);
+    for name in ["weir_class_queue_seconds", "weir_class_receive_queue_seconds"] {
+        for (bound, count) in [("0.001", "30"), ("0.05", "30"), ("0.1", "31"), ("+Inf", "31")] {
+            let bucket = format!("{name}_bucket{{le=\"{bound}\",{class}}}");
+            assert_eq!(samples.get(bucket.as_str()), Some(&count), "{bucket} in\n{text}");
+        }
+        assert_eq!(samples[format!("{name}_sum{{{class}}}").as_str()], "0.07");
+    }
 }
 
 #[test]
@@ -272,8 +298,10 @@ fn metrics_in(text: &str) -> BTreeSet<&str> {
 fn alerts_and_dashboard_name_only_metrics_that_exist() {
     let text = Format::Text.of(everything());
     let mut known: BTreeSet<String> = families(&text).into_iter().map(str::to_owned).collect();
-    for suffix in ["bucket", "sum", "count"] {
-        known.insert(format!("weir_cc_completion_seconds_{suffix}"));
+    for histogram in ["cc_completion", "class_queue", "class_receive_queue"] {
+        for suffix in ["bucket", "sum", "count"] {
+            known.insert(format!("weir_{histogram}_seconds_{suffix}"));
+        }
     }
     for file in ["weir.rules.yml", "weir.dashboard.json"] {
         let used = packaged(file);

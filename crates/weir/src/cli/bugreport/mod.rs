@@ -21,7 +21,7 @@ use serde::Serialize;
 use weir_api::ClientError;
 
 use self::secrets::Secrets;
-use super::{Session, doctor, format};
+use super::{Session, doctor, format, progress::Waiting};
 
 const EXAMPLES: &str = "Examples:
   weir bugreport                             weir-bugreport-TIME.tar.gz, here
@@ -169,7 +169,9 @@ fn gather(args: &BugreportArgs, path: &OsString, session: &Session<'_>) -> anyho
         "agent/events.json",
         json(client.events(false).and_then(Iterator::collect::<Result<Vec<_>, _>>)),
     );
-    report.add("doctor.json", json(Ok(doctor::look(client)?)));
+    let waiting = Waiting::new(session.json, "the agent checks this node");
+    report.add("doctor.json", json(Ok(doctor::look(client, &waiting)?)));
+    drop(waiting);
     report.add("kernel/links-and-queues.txt", kernel::links_and_queues());
     report.add("kernel/programs.txt", kernel::programs());
     report.add("system.txt", Ok(system()));

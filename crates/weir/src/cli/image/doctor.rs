@@ -10,7 +10,7 @@ use clap::Args;
 use weir_api::{Check, Doctor, ImagePeer, ImagePop, Verdict};
 
 use super::{
-    super::{Session, doctor},
+    super::{Session, doctor, progress::Waiting},
     runtimes::{self, Sockets},
     setup::{containerd, registries},
     step::{ask, check},
@@ -46,6 +46,7 @@ pub(super) struct DoctorArgs {
 
 pub(super) fn run(args: &DoctorArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     session.local("image doctor")?;
+    let waiting = Waiting::new(session.json, "asking the cache");
     let mut checks = Vec::new();
     match session.client.image_usage() {
         Err(e) => checks.push(check(
@@ -82,6 +83,7 @@ pub(super) fn run(args: &DoctorArgs, session: &mut Session<'_>) -> anyhow::Resul
                     Err(e) => check("mirror", Verdict::Fail, format!("no answer on {listen}: {e}"), None),
                 });
                 if let Some(image) = &args.image {
+                    waiting.step("asking for the manifest");
                     checks.push(way(listen, image));
                 }
                 checks.extend(clients(&args.root, listen));
@@ -93,11 +95,12 @@ pub(super) fn run(args: &DoctorArgs, session: &mut Session<'_>) -> anyhow::Resul
                         rancher: Path::new("/run/k3s/containerd/containerd.sock"),
                         crio: Path::new("/run/crio/crio.sock"),
                     };
-                    checks.extend(runtimes::checks(&sockets, listen, &served));
+                    checks.extend(runtimes::checks(&sockets, listen, &served, &waiting));
                 }
             }
         }
     }
+    drop(waiting);
     let doctor = Doctor { checks };
     session.print(&doctor, |out, look| doctor::write(out, look, &doctor))?;
     let failed = doctor.checks.iter().any(|check| check.verdict == Verdict::Fail);

@@ -13,7 +13,10 @@ use std::{
 use weir_api::{Check, Verdict};
 use weir_image::PROBE;
 
-use super::step::{ask, check};
+use super::{
+    super::progress::Waiting,
+    step::{ask, check},
+};
 
 /// The longest time for a pull of the image.
 const PULL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -41,14 +44,23 @@ struct Pull {
 /// One check for each installed runtime.
 ///
 /// * `served`: the registries for which Podman and CRI-O ask the mirror. None: they are not asked to pull.
-pub(super) fn checks(sockets: &Sockets<'_>, mirror: SocketAddr, served: &[String]) -> Vec<Check> {
+/// * `waiting`: tells the runtime that pulls.
+pub(super) fn checks(
+    sockets: &Sockets<'_>,
+    mirror: SocketAddr,
+    served: &[String],
+    waiting: &Waiting,
+) -> Vec<Check> {
     let mut checks = Vec::new();
+    let pulls = |by: &str| waiting.step(&format!("{by} pulls a tiny image"));
     if sockets.docker.exists() {
+        pulls("docker");
         checks.push(judge(mirror, |tag| docker(sockets.docker, tag)));
     }
     if sockets.containerd.exists() {
         let programs: Vec<&str> = ["crictl", "nerdctl", "ctr"].into_iter().filter(|p| is_here(p)).collect();
         for program in &programs {
+            pulls(program);
             checks.push(judge(mirror, |tag| containerd("containerd", program, sockets.containerd, tag)));
         }
         if programs.is_empty() {
@@ -58,15 +70,18 @@ pub(super) fn checks(sockets: &Sockets<'_>, mirror: SocketAddr, served: &[String
     }
     if let Some(registry) = served.iter().find(|name| *name == "docker.io").or(served.first()) {
         if is_here("podman") {
+            pulls("podman");
             checks.push(judge(mirror, |tag| podman(registry, tag)));
         }
         if sockets.crio.exists() {
+            pulls("cri-o");
             checks.push(by_crictl("cri-o", |name| {
                 judge(mirror, |tag| crictl(name, sockets.crio, registry, tag))
             }));
         }
     }
     if sockets.rancher.exists() {
+        pulls("k3s");
         let by = |name: &'static str| judge(mirror, |tag| containerd(name, "crictl", sockets.rancher, tag));
         checks.push(by_crictl("k3s", by));
     }
@@ -291,7 +306,7 @@ mod tests {
         let told = dockerd(&socket, Some(mirror));
         let none = dir.path().join("none");
         let sockets = Sockets { docker: &socket, containerd: &none, rancher: &none, crio: &none };
-        let checks = checks(&sockets, mirror, &[]);
+        let checks = checks(&sockets, mirror, &[], &Waiting::new(true, ""));
         assert_eq!(checks.len(), 1, "{checks:?}");
         assert_eq!(checks[0].verdict, Verdict::Ok, "{checks:?}");
         assert!(
@@ -307,7 +322,7 @@ mod tests {
         let _told = dockerd(&socket, None);
         let none = dir.path().join("none");
         let sockets = Sockets { docker: &socket, containerd: &none, rancher: &none, crio: &none };
-        let checks = checks(&sockets, mirror, &[]);
+        let checks = checks(&sockets, mirror, &[], &Waiting::new(true, ""));
         assert_eq!(checks[0].verdict, Verdict::Fail, "{checks:?}");
         assert!(checks[0].found.ends_with("goes past the cache to the registry: pull access denied"));
         assert!(checks[0].advice.as_ref().unwrap().contains("weir image setup --only docker"));
@@ -320,7 +335,7 @@ mod tests {
         drop(UnixListener::bind(&socket).unwrap());
         let none = dir.path().join("none");
         let sockets = Sockets { docker: &socket, containerd: &none, rancher: &none, crio: &none };
-        let checks = checks(&sockets, mirror(), &[]);
+        let checks = checks(&sockets, mirror(), &[], &Waiting::new(true, ""));
         assert_eq!(checks[0].verdict, Verdict::Warn, "{checks:?}");
         assert!(checks[0].found.starts_with(&format!("cannot be reached at {}", socket.display())));
     }

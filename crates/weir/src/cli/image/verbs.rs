@@ -1,7 +1,6 @@
 //! The verbs that ask a running cache, and the verb that runs it.
 
 use std::{
-    io::IsTerminal,
     path::PathBuf,
     process::ExitCode,
     thread,
@@ -16,6 +15,7 @@ use super::super::{
     Session,
     format::{Table, Tone},
     log::{LogFormat, log_to_stderr},
+    progress::Bar,
 };
 
 #[derive(Debug, Args)]
@@ -240,20 +240,16 @@ pub(super) fn warm(args: WarmArgs, session: &mut Session<'_>) -> anyhow::Result<
         .client
         .warm_image(&NamedImage { image: args.image, platform: args.platform, force: false })?
         .id;
-    let shows = !session.json && std::io::stderr().is_terminal();
+    let mut bar = Bar::new(session.json);
     let state = loop {
         let state = session.client.image_warming(id)?;
-        if shows {
-            eprint!("\r{} of {} of {}      ", state.done, state.total, state.image);
-        }
+        bar.show(&state.image, state.done, state.total);
         if state.is_over {
             break state;
         }
         thread::sleep(Duration::from_millis(200));
     };
-    if shows {
-        eprintln!();
-    }
+    drop(bar);
     if let Some(why) = &state.error {
         anyhow::bail!("cannot fetch {}: {why}", state.image);
     }
@@ -263,17 +259,14 @@ pub(super) fn warm(args: WarmArgs, session: &mut Session<'_>) -> anyhow::Result<
 
 pub(super) fn scrub(args: &ScrubArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     let mut state = session.client.scrub_images(&ScrubImages { rate: args.rate })?;
-    let shows = !session.json && std::io::stderr().is_terminal();
+    let mut bar = Bar::new(session.json);
     while !state.is_over {
         thread::sleep(Duration::from_millis(200));
         state = session.client.image_scrub()?;
-        if shows {
-            eprint!("\r{} of {}      ", state.bytes, state.of_bytes);
-        }
+        let label = format!("blob {} of {}", state.blobs, state.of_blobs);
+        bar.show(&label, state.bytes, state.of_bytes);
     }
-    if shows {
-        eprintln!();
-    }
+    drop(bar);
     session.print(&state, |out, _| {
         for digest in &state.corrupt {
             writeln!(out, "{digest} was not what it is called: removed")?;

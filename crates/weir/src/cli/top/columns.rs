@@ -1,7 +1,8 @@
 //! The columns of `weir top`, and the choice of those that fit.
 
 use ratatui_core::{style::Style, text::Span};
-use weir_api::Activity;
+use weir_api::{Activity, Class};
+use weir_units::BitRate;
 
 use super::{ink::Ink, state::Line};
 use crate::cli::format;
@@ -17,12 +18,13 @@ pub(super) enum Column {
     Sending,
     Bar,
     Backlog,
+    Wait,
     Drops,
     State,
 }
 
 /// Each column's width, and the smallest screen width that shows it. The bar takes the remaining width.
-const COLUMNS: [(Column, u16, u16); 10] = [
+const COLUMNS: [(Column, u16, u16); 11] = [
     (Column::Name, 0, 0),
     (Column::Weight, 6, 50),
     (Column::Min, 8, 110),
@@ -31,6 +33,7 @@ const COLUMNS: [(Column, u16, u16); 10] = [
     (Column::Sending, 8, 0),
     (Column::Bar, 0, 0),
     (Column::Backlog, 8, 76),
+    (Column::Wait, 6, 84),
     (Column::Drops, 7, 92),
     (Column::State, 7, 66),
 ];
@@ -70,6 +73,19 @@ fn name(line: &Line<'_>) -> String {
     if line.member { format!("└ {}", line.class.name) } else { line.class.name.clone() }
 }
 
+/// The time that the class's queue takes to leave at the rate that it may send at.
+fn wait(class: &Class) -> String {
+    if class.backlog.0 > 0 && class.allocation == BitRate::ZERO {
+        return "-".to_owned();
+    }
+    let micros = class.allocation.time_to_send(class.backlog).as_micros();
+    match (class.backlog.0, micros) {
+        (0, _) => "0".to_owned(),
+        (_, ..10_000) => format!("{:.1}ms", micros as f64 / 1e3),
+        _ => format::millis(u64::try_from(micros / 1_000).unwrap_or(u64::MAX)),
+    }
+}
+
 impl Column {
     pub(super) fn heading(self) -> &'static str {
         match self {
@@ -81,6 +97,7 @@ impl Column {
             Column::Sending => "SENDING",
             Column::Bar => "",
             Column::Backlog => "BACKLOG",
+            Column::Wait => "WAIT",
             Column::Drops => "DROPS",
             Column::State => "STATE",
         }
@@ -107,6 +124,10 @@ impl Column {
             Column::Bar => (String::new(), ink.plain()),
             Column::Backlog => {
                 measured(class.backlog.to_string(), if class.backlog.0 > 0 { ink.warn() } else { ink.dim() })
+            }
+            Column::Wait => {
+                let waits = class.backlog.0 > 0;
+                measured(wait(class), if waits { ink.warn() } else { ink.dim() })
             }
             Column::Drops => {
                 measured(class.drops.to_string(), if class.drops > 0 { ink.bad() } else { ink.dim() })

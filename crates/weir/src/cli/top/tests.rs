@@ -70,11 +70,11 @@ fn a_frame_shows_link_classes_and_the_selected_ones_last_minute() {
 sending 94.7mbit of 100mbit, 94.7 %                                                            promised 20mbit of 95mbit
 ! camera is not enforced: veth7 is not there
  1 classes   2 agreements   3 images   4 congestion control
-  NAME      WEIGHT       MIN       MAX   ALLOWED   SENDING  0         50mbit│        100mbit   BACKLOG    DROPS  STATE
-▶ video          3         -         -    55mbit  54.1mbit  █████████████████▎··············     64KiB       12  active
-  web            2    20mbit    50mbit    40mbit  39.8mbit  ██████[█████▋···]···············        0B        0  active
-  host           1         -         -     5mbit   800kbit  ▎░······························        0B        0  active
-  camera         1         -         -     5mbit         0  ░░······························        0B        0  idle!";
+  NAME      WEIGHT       MIN       MAX   ALLOWED   SENDING  0                100mbit   BACKLOG    WAIT    DROPS  STATE
+▶ video          3         -         -    55mbit  54.1mbit  ████████████▉░··········     64KiB   9.5ms       12  active
+  web            2    20mbit    50mbit    40mbit  39.8mbit  ████[████▌··]···········        0B       0        0  active
+  host           1         -         -     5mbit   800kbit  ▏░······················        0B       0        0  active
+  camera         1         -         -     5mbit         0  ░░······················        0B       0        0  idle!";
     assert_eq!(lines[..10].join("\n"), expected);
     let all = lines.join("\n");
     assert!(all.contains("╭ video over the last 60 s ─"), "{all}");
@@ -99,6 +99,7 @@ fn numbers_stand_in_line_and_bars_end_together() {
     assert_eq!(ends("54.1mbit"), ends("SENDING"));
     assert_eq!(ends("39.8mbit"), ends("SENDING"));
     assert_eq!(ends(" 64KiB"), ends("BACKLOG"));
+    assert_eq!(ends(" 9.5ms"), ends("WAIT"));
     assert_eq!(ends("  12"), ends("DROPS"));
 }
 
@@ -338,7 +339,8 @@ fn narrow_screens_leave_columns_out_and_keep_name_and_rate() {
     for (width, has, lacks) in [
         (130, "MIN", "?"),
         (100, "DROPS", "MIN"),
-        (80, "BACKLOG", "DROPS"),
+        (90, "WAIT", "DROPS"),
+        (80, "BACKLOG", "WAIT"),
         (60, "ALLOWED", "STATE"),
         (30, "SENDING", "WEIGHT"),
     ] {
