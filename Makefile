@@ -8,6 +8,9 @@
 #   make test-arm64  the verifier, `weir doctor`, conformance and faults on a kernel of arm64, under qemu
 #   make test-runtimes  classes of real Podman and containerd, and of a cluster's pods
 #   make test-containerd  `weir image doctor` beside containerd 2.0 to 2.3
+#   make clients  clients of the API in Python and Go, in target/clients
+#   make test-clients  their examples beside an agent (root, Go)
+#   make test-schema  the API by its description, with random values (root)
 #   make test-dashboard  the dashboard in headless Chromium (root)
 #   make test-kubernetes  pods of a real API server and scheduler, which Go builds (7 minutes)
 #   make conformance  the OCI distribution specification's own tests, pulling through weir
@@ -61,7 +64,7 @@ VM_LONG := drr_divides papers_form shares_of_single random_policies_of single_se
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-kubernetes test-runtimes build-rest build-program test-dashboard test-arm64 conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-dist install install-lab install-fs uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-kubernetes test-runtimes build-rest build-program test-dashboard test-schema clients test-clients test-arm64 conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-dist install install-lab install-fs uninstall deps clean
 
 all: release
 
@@ -198,6 +201,19 @@ test-containerd: build-tests
 # Pods of a real API server and scheduler. Go builds both, for some minutes.
 test-kubernetes: build
 	scripts/test-kubernetes.sh
+
+clients:
+	scripts/install-deps.sh client
+	scripts/clients.sh
+
+test-clients: build
+	scripts/install-deps.sh client
+	scripts/test-clients.sh
+
+# Random requests by the API's description, and whether the answers are as it says.
+test-schema: build
+	scripts/install-deps.sh client
+	scripts/test-schema.sh
 
 # The dashboard in headless Chromium. CI leaves it out, because it would install Chromium.
 test-dashboard: build

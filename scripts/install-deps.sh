@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what weir is built and tested with, on Debian 12 or later or Ubuntu 22.04 or later, as
 # root: `scripts/install-deps.sh [build] [test] [vm] [demo] [lint] [uml] [fuzz] [dist] [cross] [runtimes]
-# [dashboard]`; all but uml, fuzz, dist, cross, runtimes and dashboard if none is named. Installed packages are left alone.
+# [dashboard] [client]`; all but uml, fuzz, dist, cross, runtimes, dashboard and client if none is named. Installed packages are left alone.
 set -eu
 
 say() { printf 'deps: %s\n' "$*"; }
@@ -51,6 +51,8 @@ for part in $wanted; do
     fuzz) add xz-utils ;;
     # A browser and the program that drives it.
     dashboard) add chromium nodejs npm iproute2 ;;
+    # What random requests and generated clients of the API want from PyPI.
+    client) add python3 python3-venv iproute2 ;;
     # Programs of arm64 and armhf: compilers, what fetches Debian's libraries (scripts/sysroot.sh), and qemu.
     cross)
         add debootstrap debian-archive-keyring binutils gcc-aarch64-linux-gnu gcc-arm-linux-gnueabihf
@@ -62,7 +64,7 @@ for part in $wanted; do
     dist) add python3 binutils debootstrap lintian rpm xz-utils iproute2 util-linux ;;
     # systemd measures how exposed the units are.
     lint) add pkg-config libssl-dev systemd ;;
-    *) die "unknown part $part: build, test, vm, demo, lint, uml, fuzz, dist, cross, runtimes or dashboard" ;;
+    *) die "unknown part $part: build, test, vm, demo, lint, uml, fuzz, dist, cross, runtimes, dashboard or client" ;;
     esac
 done
 
