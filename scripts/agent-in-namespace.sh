@@ -47,9 +47,6 @@ min = "20mbit"
 [[class]]
 name = "video"
 interface = "c2"
-[[class]]
-name = "camera"
-interface = "c9"
 EOF
 cat >"$work/start" <<EOF
 #!/bin/sh

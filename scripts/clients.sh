@@ -20,7 +20,8 @@ generate() {
 		{ cat "$out/$language.log"; exit 1; }
 }
 generate python --package-name weir_client
-generate go --package-name weir
+# Words of two types may be the same.
+generate go --package-name weir --additional-properties=enumClassPrefix=true
 # The module has no home on the network.
 sed -i '1s|.*|module weir.invalid/client|' "$out/go/go.mod"
 echo "clients: $out/python and $out/go"

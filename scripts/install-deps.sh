@@ -52,7 +52,7 @@ for part in $wanted; do
     # A browser and the program that drives it.
     dashboard) add chromium nodejs npm iproute2 ;;
     # What random requests and generated clients of the API want from PyPI.
-    client) add python3 python3-venv iproute2 ;;
+    client) add python3 python3-venv iproute2 socat ;;
     # Programs of arm64 and armhf: compilers, what fetches Debian's libraries (scripts/sysroot.sh), and qemu.
     cross)
         add debootstrap debian-archive-keyring binutils gcc-aarch64-linux-gnu gcc-arm-linux-gnueabihf

@@ -15,11 +15,14 @@ cp examples/clients/shares.go "$clients/example/"
 	go mod edit -require weir.invalid/client@v0.0.0 -replace weir.invalid/client=../go
 	go mod tidy
 	go build -o shares .
-) 2>/dev/null || { echo "the example in Go does not build in $clients/example"; exit 1; }
+)
 
 port=9798
 more="[api]
-listen = \"127.0.0.1:$port\""
+listen = \"127.0.0.1:$port\"
+[[class]]
+name = \"camera\"
+interface = \"c9\""
 . scripts/agent-in-namespace.sh
 "$weir" --socket "$work/weir.sock" token add client --scope operate --json >"$work/token.json"
 WEIR_TOKEN=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["secret"])' "$work/token.json")

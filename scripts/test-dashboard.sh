@@ -7,6 +7,9 @@ for program in node npm chromium ip; do
 	command -v $program >/dev/null || { echo "$program is missing: scripts/install-deps.sh dashboard"; exit 1; }
 done
 [ -d testing/dashboard/node_modules ] || PUPPETEER_SKIP_DOWNLOAD=1 npm --prefix testing/dashboard ci --no-audit --no-fund
+more="[[class]]
+name = \"camera\"
+interface = \"c9\""
 . scripts/agent-in-namespace.sh
 
 port=18080

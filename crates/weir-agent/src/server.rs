@@ -61,7 +61,7 @@ use crate::{
 };
 
 pub use access::Access;
-use body::{Asked, Body, EventsQuery, Name};
+use body::{Asked, Body, EventsQuery, InPath};
 use connections::Caller;
 pub use socket::Socket;
 pub(crate) use socket::admit;
@@ -142,11 +142,11 @@ async fn classes(State(control): State<Control>) -> Answer<Vec<Class>> {
     ask(&control, Request::Classes).await.map(Json)
 }
 
-async fn class(State(control): State<Control>, Name(name): Name) -> Answer<Class> {
+async fn class(State(control): State<Control>, InPath(name): InPath<String>) -> Answer<Class> {
     Ok(Json(ask(&control, |reply| Request::Class(name, reply)).await??))
 }
 
-async fn explain(State(control): State<Control>, Name(name): Name) -> Answer<Explanation> {
+async fn explain(State(control): State<Control>, InPath(name): InPath<String>) -> Answer<Explanation> {
     Ok(Json(ask(&control, |reply| Request::Explain(name, reply)).await??))
 }
 
@@ -161,7 +161,7 @@ async fn set(
 async fn unset(
     State(control): State<Control>,
     Extension(caller): Extension<Caller>,
-    Name(name): Name,
+    InPath(name): InPath<String>,
 ) -> Answer<Class> {
     Ok(Json(ask(&control, |reply| Request::Unset(name, caller.actor(), reply)).await??))
 }
@@ -228,7 +228,7 @@ async fn add_token(
 async fn remove_token(
     State(control): State<Control>,
     Extension(caller): Extension<Caller>,
-    Name(name): Name,
+    InPath(name): InPath<String>,
 ) -> Answer<TokenView> {
     Ok(Json(ask(&control, |reply| Request::RemoveToken(name, caller.actor(), reply)).await??))
 }

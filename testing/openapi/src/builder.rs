@@ -109,8 +109,80 @@ impl Builder {
                 } },
             },
         });
+        words(&mut document);
+        let schemas = document["components"]["schemas"].as_object().cloned().unwrap_or_default();
+        nullable(&mut document, &schemas);
         widths(&mut document);
         document
+    }
+}
+
+/// Makes one list of words of a choice between single words, whose meanings go to the description. Generators make a type
+/// of each member of a choice, and take two texts for a contradiction.
+fn words(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            let choice =
+                map.get("oneOf").and_then(Value::as_array).map(|all| all.iter().map(words_of).collect());
+            let choice: Option<Vec<Option<(Vec<Value>, String)>>> = choice;
+            if let Some(all) = choice.and_then(|all| all.into_iter().collect::<Option<Vec<_>>>()) {
+                let meanings: Vec<&str> =
+                    all.iter().map(|(_, about)| &**about).filter(|a| !a.is_empty()).collect();
+                let about = map.get("description").and_then(Value::as_str).unwrap_or_default();
+                let about = format!("{about} {}", meanings.join(" ")).trim().to_owned();
+                map.remove("oneOf");
+                map.insert("type".to_owned(), json!("string"));
+                map.insert("enum".to_owned(), all.into_iter().flat_map(|(words, _)| words).collect());
+                map.insert("description".to_owned(), json!(about));
+            }
+            map.values_mut().for_each(words);
+        }
+        Value::Array(list) => list.iter_mut().for_each(words),
+        _ => {}
+    }
+}
+
+/// The words of a member of a choice, and what they mean. `None` if it is more than words.
+fn words_of(member: &Value) -> Option<(Vec<Value>, String)> {
+    let is_text = |word: &Value| word.is_string();
+    let words = match (member.get("const"), member.get("enum").and_then(Value::as_array)) {
+        (Some(word), _) => vec![word.clone()],
+        (None, Some(words)) => words.clone(),
+        (None, None) => return None,
+    };
+    let about = member.get("description").and_then(Value::as_str);
+    let about = about.map_or(String::new(), |about| {
+        let names: Vec<String> =
+            words.iter().map(|word| format!("`{}`", word.as_str().unwrap_or_default())).collect();
+        format!("{}: {about}", names.join(", "))
+    });
+    words.iter().all(is_text).then_some((words, about))
+}
+
+/// Writes an integer or nothing as one type. Generators forget the nothing beside a reference.
+fn nullable(value: &mut Value, schemas: &Map<String, Value>) {
+    match value {
+        Value::Object(map) => {
+            let found = match map.get("anyOf").and_then(Value::as_array).map(Vec::as_slice) {
+                Some([one, null]) if null["type"] == "null" => {
+                    let name = one["$ref"].as_str().and_then(|text| text.strip_prefix(SCHEMAS));
+                    name.and_then(|name| schemas.get(name))
+                        .filter(|schema| schema["type"] == "integer")
+                        .cloned()
+                }
+                _ => None,
+            };
+            if let Some(Value::Object(mut schema)) = found {
+                map.remove("anyOf");
+                schema.insert("type".to_owned(), json!(["integer", "null"]));
+                for (key, inner) in schema {
+                    map.entry(key).or_insert(inner);
+                }
+            }
+            map.values_mut().for_each(|inner| nullable(inner, schemas));
+        }
+        Value::Array(list) => list.iter_mut().for_each(|inner| nullable(inner, schemas)),
+        _ => {}
     }
 }
 
@@ -264,10 +336,27 @@ impl Route<'_> {
         self
     }
 
-    /// Refusals are faults of agreements.
+    /// Refusals are faults of agreements in the language of the request, or those of any route.
     pub(crate) fn refuses_by_fault(mut self) -> Self {
-        let schema = schema::<weir_agree::Fault>(&mut self.api.written);
-        self.operation["responses"]["default"]["content"]["application/json"]["schema"] = schema;
+        let fault = schema::<weir_agree::Fault>(&mut self.api.written);
+        let schema = json!({
+            "type": "object",
+            "additionalProperties": false,
+            "required": ["fault"],
+            "properties": { "fault": fault },
+        });
+        let content = &mut self.operation["responses"]["default"]["content"];
+        let of_any_route = content["application/json"]["schema"].take();
+        content["application/json"]["schema"] = json!({ "anyOf": [schema, of_any_route] });
+        for language in ["application/xml", "application/toml"] {
+            content[language] = json!({ "schema": { "type": "string" } });
+        }
+        self
+    }
+
+    /// The variable part of the path is a number.
+    pub(crate) fn numbered(mut self) -> Self {
+        self.operation["parameters"][0]["schema"] = json!({ "type": "integer", "minimum": 0 });
         self
     }
 

@@ -235,7 +235,10 @@ fn images(api: &mut Builder) {
         .takes::<NamedImage>()
         .answers::<WarmId>()
         .end();
-    api.route("GET", "/v1/images/warm/{id}", "read", "How far a download is.").answers::<Warming>().end();
+    api.route("GET", "/v1/images/warm/{id}", "read", "How far a download is.")
+        .numbered()
+        .answers::<Warming>()
+        .end();
     api.route("GET", "/v1/images/scrub", "read", "How far the check of stored blobs is.")
         .answers::<Scrub>()
         .end();

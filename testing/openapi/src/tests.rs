@@ -65,6 +65,11 @@ fn operations_have_names_of_their_own_and_read_types_differ() {
     );
     assert_eq!(schemas["Class"]["properties"]["drops"]["format"], "int64");
     assert!(schemas["BitRateRead"]["anyOf"].is_array(), "a rate is read as text too");
+    let demand = &schemas["Class"]["properties"]["demand"];
+    assert_eq!((&demand["type"][0], &demand["type"][1]), (&"integer".into(), &"null".into()));
+    let activity = &schemas["Activity"];
+    assert_eq!(activity["enum"].as_array().unwrap().len(), 3, "{activity}");
+    assert!(activity["description"].as_str().unwrap().contains("`idle`: "), "{activity}");
     let max = &schemas["PolicyChange"]["properties"]["max"];
     assert!(max.to_string().contains("BitRateRead"), "{max}");
 }

@@ -229,16 +229,20 @@ impl CongestionControl {
         }
     }
 
-    fn move_all(&mut self) -> Result<CongestionMoved, String> {
+    fn move_all(&mut self) -> Result<CongestionMoved, Error> {
+        let engine = |why: String| Error::new(ErrorCode::Engine, why);
         let Some(hold) = &mut self.hold else {
             return Err(match &self.failure {
-                Some(why) => format!("cannot move connections, as no rule is in force: {why}"),
-                None => "there are no rules of congestion control: write [[congestion]]".to_owned(),
+                Some(why) => engine(format!("cannot move connections, as no rule is in force: {why}")),
+                None => {
+                    let why = "there are no rules of congestion control: write [[congestion]]";
+                    Error::new(ErrorCode::BadRequest, why)
+                }
             });
         };
-        let before = hold.counts().map_err(|e| chain(&e))?.moved;
-        let failures = hold.move_all().map_err(|e| chain(&e))?;
-        let after = hold.counts().map_err(|e| chain(&e))?.moved;
+        let before = hold.counts().map_err(|e| engine(chain(&e)))?.moved;
+        let failures = hold.move_all().map_err(|e| engine(chain(&e)))?;
+        let after = hold.counts().map_err(|e| engine(chain(&e)))?.moved;
         Ok(CongestionMoved { moved: after - before, failures })
     }
 }
@@ -278,7 +282,6 @@ impl Agent {
     }
 
     pub(super) fn ask_congestion(&mut self, ask: CongestionRequest) {
-        let error = |message| Error::new(ErrorCode::Engine, message);
         self.count_flows();
         // A failed send is ignored: the caller has gone.
         match ask {
@@ -288,7 +291,7 @@ impl Agent {
                 drop(reply.send(self.congestion.recent.iter().cloned().collect()))
             }
             CongestionRequest::Stats(reply) => drop(reply.send(self.congestion.stats.view())),
-            CongestionRequest::Move(reply) => drop(reply.send(self.congestion.move_all().map_err(error))),
+            CongestionRequest::Move(reply) => drop(reply.send(self.congestion.move_all())),
             CongestionRequest::Set(rule, by, reply) => {
                 let cause = "rule of congestion control";
                 drop(reply.send(self.recorded(&by, cause, |agent| agent.set_rule(rule, Origin::Set))));
@@ -326,9 +329,13 @@ mod tests {
     fn moving_without_rules_differs_from_rules_that_are_not_in_force() {
         let mut control = CongestionControl::default();
         let told = control.move_all().expect_err("nothing is attached");
-        assert!(told.contains("there are no rules"), "{told}");
+        assert!(
+            told.code == ErrorCode::BadRequest && told.message.contains("there are no rules"),
+            "{told:?}"
+        );
         let _ = control.record_result(Err("no cgroup2 file system is mounted".to_owned()));
         let told = control.move_all().expect_err("nothing is attached");
-        assert!(told.contains("no cgroup2 file system") && !told.contains("there are no rules"), "{told}");
+        assert_eq!(told.code, ErrorCode::Engine);
+        assert!(told.message.contains("no cgroup2 file system"), "{told:?}");
     }
 }

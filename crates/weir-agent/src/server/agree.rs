@@ -11,7 +11,7 @@ use std::{
 use axum::{
     Extension, Router,
     body::{Body, to_bytes},
-    extract::{self, Path, Query, RawPathParams, State},
+    extract::{self, RawPathParams, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
@@ -26,6 +26,7 @@ use weir_api::OfferAnswer;
 
 use super::{
     ask,
+    body::{Asked, InPath},
     connections::Caller,
     language::{Refusal, of_answer, of_body, written},
 };
@@ -243,7 +244,7 @@ async fn templates(State(state): State<AgreementsState>, headers: HeaderMap) -> 
 
 async fn template(
     State(state): State<AgreementsState>,
-    Path(id): Path<String>,
+    InPath(id): InPath<String>,
     headers: HeaderMap,
 ) -> Answer {
     let language = of_answer(&headers, Language::Json)?;
@@ -259,7 +260,7 @@ async fn template(
     }
 }
 
-async fn one(State(state): State<AgreementsState>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
+async fn one(State(state): State<AgreementsState>, InPath(id): InPath<String>, headers: HeaderMap) -> Answer {
     agreement(&state, &headers, |reply| AgreementsRequest::One(id, reply)).await
 }
 
@@ -267,7 +268,7 @@ async fn terminate(
     State(state): State<AgreementsState>,
     Extension(owner): Extension<Owner>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    InPath(id): InPath<String>,
     headers: HeaderMap,
 ) -> Answer {
     let by = caller.actor();
@@ -277,7 +278,7 @@ async fn terminate(
 async fn accept(
     State(state): State<AgreementsState>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    InPath(id): InPath<String>,
     headers: HeaderMap,
 ) -> Answer {
     let by = caller.actor();
@@ -287,7 +288,7 @@ async fn accept(
 async fn reject(
     State(state): State<AgreementsState>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    InPath(id): InPath<String>,
     headers: HeaderMap,
 ) -> Answer {
     let by = caller.actor();
@@ -303,8 +304,8 @@ async fn renew(
     State(state): State<AgreementsState>,
     Extension(owner): Extension<Owner>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    Query(renewal): Query<Renewal>,
+    InPath(id): InPath<String>,
+    Asked(renewal): Asked<Renewal>,
     headers: HeaderMap,
 ) -> Answer {
     let language = of_answer(&headers, Language::Json)?;
@@ -328,7 +329,7 @@ struct Span {
 
 async fn calendar(
     State(state): State<AgreementsState>,
-    Query(span): Query<Span>,
+    Asked(span): Asked<Span>,
     headers: HeaderMap,
 ) -> Answer {
     let language = of_answer(&headers, Language::Json)?;
@@ -342,7 +343,7 @@ async fn statuses(State(state): State<AgreementsState>) -> Answer {
     Ok(axum::Json(state.ask(Language::Json, AgreementsRequest::Statuses).await?).into_response())
 }
 
-async fn status(State(state): State<AgreementsState>, Path(id): Path<String>) -> Answer {
+async fn status(State(state): State<AgreementsState>, InPath(id): InPath<String>) -> Answer {
     Ok(axum::Json(state.ask(Language::Json, |reply| AgreementsRequest::Status(id, reply)).await?)
         .into_response())
 }
@@ -355,8 +356,8 @@ struct Of {
 
 async fn report(
     State(state): State<AgreementsState>,
-    Path(id): Path<String>,
-    Query(of): Query<Of>,
+    InPath(id): InPath<String>,
+    Asked(of): Asked<Of>,
 ) -> Answer {
     let first = |month: String| moment(&format!("{month}-01T00:00:00Z"), Language::Json);
     let month = of.month.map(first).transpose()?;

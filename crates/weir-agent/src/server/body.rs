@@ -57,6 +57,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
                 ),
                 _ => bad(e.to_string()),
             })?;
+        // The parser would take a list of values for an object of them.
+        if bytes.trim_ascii_start().first() == Some(&b'[') {
+            return Err(bad("it is a list, and an object is wanted".to_owned()));
+        }
         let mut json = serde_json::Deserializer::from_slice(&bytes);
         let value = serde_path_to_error::deserialize(&mut json).map_err(|e| {
             let field = e.path().to_string();
@@ -70,15 +74,15 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
-/// The `{name}` of the path.
-pub(super) struct Name(pub(super) String);
+/// The variable part of the path, as a value.
+pub(super) struct InPath<T>(pub(super) T);
 
-impl<S: Send + Sync> FromRequestParts<S> for Name {
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<T> {
     type Rejection = Failure;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Name, Failure> {
-        let name = Path::from_request_parts(parts, state).await;
-        name.map(|Path(name)| Name(name)).map_err(|e| Failure::new(ErrorCode::BadRequest, e.body_text()))
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<InPath<T>, Failure> {
+        let part = Path::from_request_parts(parts, state).await;
+        part.map(|Path(part)| InPath(part)).map_err(|e| Failure::new(ErrorCode::BadRequest, e.body_text()))
     }
 }
 

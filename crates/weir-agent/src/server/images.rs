@@ -2,7 +2,7 @@
 
 use axum::{
     Extension, Json, Router,
-    extract::{Path, State},
+    extract::State,
     routing::{get, post},
 };
 use tokio::runtime::Handle;
@@ -13,7 +13,12 @@ use weir_api::{
 use weir_image::{Mirror, Utc, now_utc, store::StoreError};
 use weir_units::Bytes;
 
-use super::{Answer, Failure, ask, body::Body, connections::Caller, metrics};
+use super::{
+    Answer, Failure, ask,
+    body::{Body, InPath},
+    connections::Caller,
+    metrics,
+};
 use crate::{
     control::{Control, Request},
     images::{Absent, Images},
@@ -224,7 +229,7 @@ async fn warm(State(images): State<Images>, Body(image): Body<NamedImage>) -> An
     Ok(Json(WarmId { id: mirror.warm(&name, &platform, &runtime) }))
 }
 
-async fn warming(State(images): State<Images>, Path(id): Path<u64>) -> Answer<Warming> {
+async fn warming(State(images): State<Images>, InPath(id): InPath<u64>) -> Answer<Warming> {
     let (mirror, _) = mirror(&images)?;
     let unknown = || {
         Failure::new(
