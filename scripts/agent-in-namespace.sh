@@ -8,7 +8,7 @@ net=weirapi$$
 finish() {
 	local code=$?
 	[ "$code" = 0 ] || tail -n 20 "$work/agent.log" || true
-	# What the test itself started.
+	# Processes of the test itself.
 	jobs -p | xargs -r kill 2>/dev/null || true
 	[ ! -e "$work/pid" ] || kill "$(cat "$work/pid")" 2>/dev/null || true
 	sleep 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What CI runs: the lints, the README's test command and nearly all other tests. The end of the run says what it
-# leaves out. Guests in virtual time run where nothing else wants a processor. They have ended before the first
+# CI's tests: the lints, the README's test command and nearly all other tests. The end of the run says what it leaves
+# out. Guests in virtual time run where nothing else wants a processor. They have ended before the first
 # suite that they would move.
 set -euo pipefail
 cd "$(dirname "$0")/.."

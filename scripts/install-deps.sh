@@ -51,7 +51,7 @@ for part in $wanted; do
     fuzz) add xz-utils ;;
     # A browser and the program that drives it.
     dashboard) add chromium nodejs npm iproute2 ;;
-    # What random requests and generated clients of the API want from PyPI.
+    # Random requests and generated clients of the API: their tools come from PyPI.
     client) add python3 python3-venv iproute2 socat ;;
     # Programs of arm64 and armhf: compilers, what fetches Debian's libraries (scripts/sysroot.sh), and qemu.
     cross)

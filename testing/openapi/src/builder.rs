@@ -122,10 +122,9 @@ impl Builder {
 fn words(value: &mut Value) {
     match value {
         Value::Object(map) => {
-            let choice =
-                map.get("oneOf").and_then(Value::as_array).map(|all| all.iter().map(words_of).collect());
-            let choice: Option<Vec<Option<(Vec<Value>, String)>>> = choice;
-            if let Some(all) = choice.and_then(|all| all.into_iter().collect::<Option<Vec<_>>>()) {
+            let choice = map.get("oneOf").and_then(Value::as_array);
+            let choice = choice.and_then(|all| all.iter().map(words_of).collect::<Option<Vec<_>>>());
+            if let Some(all) = choice {
                 let meanings: Vec<&str> =
                     all.iter().map(|(_, about)| &**about).filter(|a| !a.is_empty()).collect();
                 let about = map.get("description").and_then(Value::as_str).unwrap_or_default();

@@ -37,7 +37,7 @@ struct {
 	__type(value, struct slot);
 } weir_fair_slots SEC(".maps");
 
-/* What is known of the packet in a slot. */
+/* The packet in a slot. */
 struct queued {
 	__u32 len;         /* bytes on the line, and OWNED */
 	__u32 time;        /* of its arrival, in ticks */
