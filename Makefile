@@ -14,7 +14,7 @@
 #   make test-dashboard  the dashboard in headless Chromium (root)
 #   make test-kubernetes  pods of a real API server and scheduler, which Go builds (7 minutes)
 #   make conformance  the OCI distribution specification's own tests, pulling through weir
-#   make lint    formatting, clippy, licences and advisories, documentation
+#   make lint    formatting, clippy, licences and advisories, documentation, circles of imports
 #   make loom    every order in which two threads may see the rings of weir-htb: minutes to build
 #   make miri    the same rings and the pipeline on two threads under miri (rustup's nightly, with miri)
 #   make fuzz    each parser of foreign input for FUZZ_SECONDS (60): an hour each is FUZZ_SECONDS=3600
@@ -244,6 +244,7 @@ lint:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items
 	scripts/deny.sh
 	scripts/unit-security.sh
+	scripts/circles.py
 	@! grep -rnE 'fn [a-z0-9_]{71,}\(' --include='*.rs' crates testing lab || { echo "these names are longer than 70 characters"; exit 1; }
 
 # The OCI conformance programme pulls through weir. Go builds it in a minute; it runs for half a minute.

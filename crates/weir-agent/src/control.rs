@@ -1,12 +1,12 @@
 //! The API's requests to the agent's loop: one channel, and one answer each.
 
-use crate::agent::queue_time::QueueTimes;
 pub use crate::{
     agent::{
         agree::AgreementsRequest,
         cni::CniRequest,
         congestion::CongestionRequest,
         maker::{Maker, Offeror, Owner},
+        queue_time::ClassQueueTimes,
     },
     reply::Reply,
 };
@@ -73,17 +73,6 @@ pub enum Request {
     Export(Reply<Result<Export, Error>>),
     /// `GET /v1/events`: the kept events, then later ones.
     Events(Reply<(Vec<Event>, broadcast::Receiver<Event>)>),
-}
-
-/// The queue times of a class.
-#[derive(Debug)]
-pub struct ClassQueueTimes {
-    pub(crate) class: String,
-    pub(crate) source: String,
-    /// Those of what leaves.
-    pub(crate) sent: QueueTimes,
-    /// Those of what arrives, if the node shares its download.
-    pub(crate) received: Option<QueueTimes>,
 }
 
 /// The channel from the server to the agent's loop.

@@ -6,13 +6,14 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::fcntl::{Flock, FlockArg};
 
 use crate::{
     arch::Arch,
@@ -64,6 +65,8 @@ pub(crate) struct Wanted<'a> {
 /// The newest kernel of those that are asked for.
 /// From the cache if it was resolved within [`FRESH`], unless `update`.
 pub(crate) fn get(cache: &Path, wanted: &Wanted<'_>, update: bool) -> Result<Kernel> {
+    // apt does not wait for another one.
+    let _turn = turn(cache)?;
     let resolved = cache.join(format!("resolved-{}-{}", wanted.version, wanted.flavour));
     let cached = fs::read_to_string(&resolved).ok().and_then(|version| unpacked(cache, version.trim()));
     let age = fs::metadata(&resolved).and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
@@ -85,6 +88,14 @@ pub(crate) fn get(cache: &Path, wanted: &Wanted<'_>, update: bool) -> Result<Ker
         }
         Err(why) => Err(why),
     }
+}
+
+/// Waits until no other run looks for a kernel.
+fn turn(cache: &Path) -> Result<Flock<File>> {
+    fs::create_dir_all(cache).with_context(|| format!("cannot make {}", cache.display()))?;
+    let path = cache.join("lock");
+    let file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno).context("cannot wait for another run")
 }
 
 fn fetch(cache: &Path, wanted: &Wanted<'_>) -> Result<Kernel> {

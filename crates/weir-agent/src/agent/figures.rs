@@ -5,9 +5,11 @@ use weir_share::Demand;
 use weir_units::{BitRate, Bytes};
 
 use super::{
-    activity,
+    Agent, activity,
     allocate::{Allocations, Followed},
+    class_key::ClassKey,
     class_table::{ClassEntry, ClassTable},
+    queue_time::ClassQueueTimes,
 };
 
 /// The policy, the allocation and the counters of a class or group.
@@ -68,5 +70,24 @@ impl Figures {
             }),
             unpromised: entry.unpromised.as_ref().map(|unpromised| unpromised.min),
         }
+    }
+}
+
+impl Agent {
+    /// The times of each class that is here. A group has no queue of its own.
+    pub(super) fn queue_times(&self) -> Vec<ClassQueueTimes> {
+        let entries = self.classes.entries().iter().filter(|(_, entry)| entry.class.kind != ClassKind::Group);
+        let of = |allocations: &Allocations, key: &ClassKey| {
+            allocations.get(key).map(|followed| followed.queue_times)
+        };
+        let times = |(key, entry): (&ClassKey, &ClassEntry)| {
+            Some(ClassQueueTimes {
+                class: entry.class.name.clone(),
+                source: entry.class.source.to_string(),
+                sent: of(&self.allocations, key)?,
+                received: self.download.as_ref().and_then(|download| of(&download.allocations, key)),
+            })
+        };
+        entries.filter_map(times).collect()
     }
 }

@@ -5,11 +5,7 @@
 
 use std::time::Duration;
 
-use weir_api::ClassKind;
 use weir_units::{BitRate, Bytes};
-
-use super::{Agent, allocate::Allocations, class_key::ClassKey, class_table::ClassEntry};
-use crate::control::ClassQueueTimes;
 
 /// The upper bounds of the classes of times, in milliseconds. Longer times have one more.
 pub(crate) const BOUNDS_MS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000];
@@ -21,6 +17,17 @@ pub(crate) struct QueueTimes {
     pub(crate) looks: [u64; BOUNDS_MS.len() + 1],
     /// The sum of the times.
     pub(crate) sum: Duration,
+}
+
+/// The queue times of a class.
+#[derive(Debug)]
+pub struct ClassQueueTimes {
+    pub(crate) class: String,
+    pub(crate) source: String,
+    /// Those of what leaves.
+    pub(crate) sent: QueueTimes,
+    /// Those of what arrives, if the node shares its download.
+    pub(crate) received: Option<QueueTimes>,
 }
 
 impl QueueTimes {
@@ -38,25 +45,6 @@ impl QueueTimes {
     /// Whether there was no look.
     pub(crate) fn is_empty(&self) -> bool {
         self.looks.iter().all(|count| *count == 0)
-    }
-}
-
-impl Agent {
-    /// The times of each class that is here. A group has no queue of its own.
-    pub(super) fn queue_times(&self) -> Vec<ClassQueueTimes> {
-        let entries = self.classes.entries().iter().filter(|(_, entry)| entry.class.kind != ClassKind::Group);
-        let of = |allocations: &Allocations, key: &ClassKey| {
-            allocations.get(key).map(|followed| followed.queue_times)
-        };
-        let times = |(key, entry): (&ClassKey, &ClassEntry)| {
-            Some(ClassQueueTimes {
-                class: entry.class.name.clone(),
-                source: entry.class.source.to_string(),
-                sent: of(&self.allocations, key)?,
-                received: self.download.as_ref().and_then(|download| of(&download.allocations, key)),
-            })
-        };
-        entries.filter_map(times).collect()
     }
 }
 
