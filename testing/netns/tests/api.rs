@@ -7,8 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_netlab::topology::{Spec, UPLINK};
-use weir_netns_tests::{Need, Node, can_run, containers, http};
+use weir_netlab::{
+    topology::{Family, Spec, UPLINK},
+    traffic::Load,
+};
+use weir_netns_tests::{Division, Need, Node, can_run, containers, http, party};
 use weir_units::BitRate;
 
 /// The time limit of a change to be seen.
@@ -80,6 +83,35 @@ fn readiness_over_tcp_follows_the_link_and_the_configuration() {
     let (status, text) = http(node.socket(), "GET /readyz", "", b"").expect("the socket answers");
     assert!(status == 200 && text.contains("\"ready\":true"), "{status} {text}");
     assert_eq!(ask(&node, second, "/v1/status").0, 404);
+}
+
+/// A sender that its class holds back has its socket's buffer in the queue: 92 full packets by default, which take 112 ms
+/// at 10 Mbit/s.
+#[test]
+fn queue_times_of_a_class_that_is_held_back_are_those_of_its_queue() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(2), ..Spec::default() });
+    let flood = Load::Udp(BitRate::mbit(30));
+    let division = Division::of([party("C1").max(10).sends(flood), party("C2")]);
+    let config = node.config().division(&node, &division);
+    node.start(&config);
+    let _ = division.run(&node, &[], Family::V4, 4);
+    let (_, text) = http(node.socket(), "GET /metrics", "", b"").expect("the socket answers");
+    let looks = |label: &str, bound: &str| {
+        let name = node.name(label);
+        let is_it = |line: &&str| {
+            line.starts_with("weir_class_queue_seconds_bucket{")
+                && line.contains(&format!("le=\"{bound}\""))
+                && line.contains(&format!("class=\"{name}\""))
+        };
+        let line = text.lines().find(is_it).unwrap_or_else(|| panic!("{name}, {bound}: {text}"));
+        line.rsplit(' ').next().and_then(|count| count.parse::<f64>().ok()).expect("it is a number")
+    };
+    let [all, short, long] = ["+Inf", "0.05", "0.5"].map(|bound| looks("C1", bound));
+    println!("{all} looks, {short} at less than 50 ms, {} at more than 500", all - long);
+    assert!(all >= 20.0 && short <= all * 0.4 && long == all, "{all}, {short}, {long}");
 }
 
 #[test]

@@ -95,7 +95,9 @@ fn turn(cache: &Path) -> Result<Flock<File>> {
     fs::create_dir_all(cache).with_context(|| format!("cannot make {}", cache.display()))?;
     let path = cache.join("lock");
     let file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
-    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno).context("cannot wait for another run")
+    Flock::lock(file, FlockArg::LockExclusive)
+        .map_err(|(_, errno)| errno)
+        .context("cannot wait for another run")
 }
 
 fn fetch(cache: &Path, wanted: &Wanted<'_>) -> Result<Kernel> {
