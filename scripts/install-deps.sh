@@ -50,7 +50,11 @@ for part in $wanted; do
     uml) add build-essential bc flex bison dwarves xz-utils ;;
     fuzz) add xz-utils ;;
     # A browser and the program that drives it.
-    dashboard) add chromium nodejs npm iproute2 ;;
+    dashboard)
+        add chromium iproute2
+        # Debian's npm does not go with a Node.js of another maker.
+        command -v npm >/dev/null || add nodejs npm
+        ;;
     # Random requests and generated clients of the API: their tools come from PyPI.
     client) add python3 python3-venv iproute2 socat ;;
     # Programs of arm64 and armhf: compilers, what fetches Debian's libraries (scripts/sysroot.sh), and qemu.
