@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use unicode_width::UnicodeWidthStr as _;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 use weir_units::Bytes;
 
 use super::format;
@@ -114,8 +114,19 @@ impl Drop for Waiting {
     }
 }
 
+/// The part of a line that fits. A line that goes on in the next row would stay there.
+fn cut(line: &str, columns: usize) -> &str {
+    let mut width = 0;
+    let too_long = line.char_indices().find(|(_, letter)| {
+        width += letter.width().unwrap_or(0);
+        width >= columns
+    });
+    too_long.map_or(line, |(at, _)| &line[..at])
+}
+
 /// Writes a line in place of one of this width. Returns its own width.
 fn rewrite(line: &str, width: usize) -> usize {
+    let line = cut(line, crossterm::terminal::size().map_or(80, |(columns, _)| columns.into()));
     let now = line.width();
     if now > 0 || width > 0 {
         let blank = " ".repeat(width.saturating_sub(now));
@@ -129,6 +140,13 @@ fn rewrite(line: &str, width: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn line_leaves_the_last_column_free() {
+        assert_eq!((cut("four", 5), cut("four", 4), cut("four", 0)), ("four", "fou", ""));
+        assert_eq!(cut("bildär:1", 6), "bildä");
+        assert_eq!(cut("画像画像", 6), "画像", "each has two columns");
+    }
 
     #[test]
     fn bar_tells_part_speed_and_the_time_that_is_left() {
