@@ -181,9 +181,27 @@ fn a_body_without_end_is_refused_at_the_limit() {
 #[test]
 fn a_query_and_a_name_that_make_no_sense_are_refused_in_json() {
     let agent = FakeAgent::start();
-    for head in ["GET /v1/events?follow=perhaps", "GET /v1/events?fellow=true", "GET /v1/classes/%ff"] {
+    for head in [
+        "GET /v1/events?follow=perhaps",
+        "GET /v1/events?fellow=true",
+        "GET /v1/classes/%ff",
+        "GET /v1/images/warm/first",
+        "GET /v1/agreements/a-1/report?month=2026-11&month=2026-12",
+    ] {
         let (status, code, message) = refused(agent.path(), head, "");
         assert_eq!((status, code.as_str()), (400, "bad-request"), "{head}: {message}");
+    }
+}
+
+#[test]
+fn a_list_in_place_of_an_object_is_refused() {
+    let agent = FakeAgent::start();
+    for body in ["[null, null]", " \n[]"] {
+        for head in ["PATCH /v1/link", "POST /v1/plan/link", "PATCH /v1/policies"] {
+            let (status, code, message) = refused(agent.path(), head, body);
+            assert_eq!((status, code.as_str()), (400, "bad-request"), "{head}: {message}");
+            assert!(message.contains("a list, and an object is wanted"), "{head}: {message}");
+        }
     }
 }
 
