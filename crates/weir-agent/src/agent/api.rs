@@ -1,4 +1,4 @@
-//! The doors of the API: who may ask, over which port, with which tokens.
+//! Access to the API: who may ask, over which port, with which tokens.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(super) struct Api {
 }
 
 impl Api {
-    /// The doors of a configuration, with the stored tokens.
+    /// Access by a configuration and the stored tokens.
     pub(super) fn new(config: &Config, access: Access, tokens: Vec<Token>) -> Api {
         let tokens = Tokens::new(tokens);
         Api { access, port: Port::new(config.api.place(), tokens.clone()), tokens }

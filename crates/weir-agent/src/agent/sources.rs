@@ -89,16 +89,15 @@ impl Sources {
         now: Instant,
     ) -> Result<Discovered, NetlinkError> {
         self.is_due = true;
-        let mut told = self.runtimes.told();
         self.cluster.take_note();
-        told.is_complete &= self.cluster.is_complete();
-        let attached = self.cluster.attached(&self.cni, config);
-        let reports = Reports { attached: &attached, told: &told, unclaimed: &mut self.unclaimed, now };
-        let mut discovery = discover::discover(netlink, config, reports, uplink)?;
+        let mut unclaimed = std::mem::take(&mut self.unclaimed);
+        let found = self.survey(netlink, config, uplink, &mut unclaimed, now);
+        self.unclaimed = unclaimed;
+        let mut found = found?;
         self.discovered_at = now;
-        self.is_due = self.cni.follow(&discovery.fates);
-        self.is_due |= self.cgroups.follow(std::mem::take(&mut discovery.cgroups));
-        Ok(Discovered { discovery, is_complete: told.is_complete })
+        self.is_due = self.cni.follow(&found.discovery.fates);
+        self.is_due |= self.cgroups.follow(std::mem::take(&mut found.discovery.cgroups));
+        Ok(found)
     }
 
     /// A discovery under another configuration, which changes nothing.
@@ -112,14 +111,25 @@ impl Sources {
         uplink: Option<u32>,
         now: Instant,
     ) -> Result<Discovered, NetlinkError> {
-        let mut told = self.runtimes.told();
-        told.is_complete &= self.cluster.is_complete();
-        let attached = self.cluster.attached(&self.cni, config);
         // The namespaces that wait for an owner go on waiting.
         let mut unclaimed = self.unclaimed.clone();
-        let reports = Reports { attached: &attached, told: &told, unclaimed: &mut unclaimed, now };
+        self.survey(netlink, config, uplink, &mut unclaimed, now)
+    }
+
+    fn survey(
+        &mut self,
+        netlink: &mut Netlink,
+        config: &Config,
+        uplink: Option<u32>,
+        unclaimed: &mut Unclaimed,
+        now: Instant,
+    ) -> Result<Discovered, NetlinkError> {
+        let told = self.runtimes.told();
+        let is_complete = told.is_complete && self.cluster.is_complete();
+        let attached = self.cluster.attached(&self.cni, config);
+        let reports = Reports { attached: &attached, told: &told, unclaimed, now };
         let discovery = discover::discover(netlink, config, reports, uplink)?;
-        Ok(Discovered { discovery, is_complete: told.is_complete })
+        Ok(Discovered { discovery, is_complete })
     }
 
     /// The warnings of the last discovery.
