@@ -31,7 +31,8 @@ fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() && !path.is_symlink() && !name.starts_with('.') && name != "target" {
+        let is_others = name.starts_with('.') || ["target", "node_modules"].contains(&&*name);
+        if path.is_dir() && !path.is_symlink() && !is_others {
             walk(&path, found);
         } else if name.ends_with(".md") {
             found.push(path);
