@@ -92,8 +92,9 @@ demo: release
 # The program is the debug build of the tests.
 SHORT := active api auto autorate bad_input capacity change cni congestion_rules docker drift experiments failover faults images input lifecycle plan promise socket sources state
 # Suites that hold beside guests, which run only where nothing else wants the processor. So do the frames of
-# `escape`. (Beside them `docker` and `backpressure` do not hold, and `lifecycle` holds with little room.)
-BESIDE_GUESTS := api bad_input congestion_rules drift images input plan socket state
+# `escape`. (Beside them `docker` and `backpressure` do not hold, and `lifecycle` holds with little room. `bad_input`
+# looks at the BPF programs of the whole machine, so that no other suite may load any beside it.)
+BESIDE_GUESTS := api congestion_rules drift images input plan socket state
 REST_BESIDE_GUESTS := congestion export fs in_place pacing shares
 DEBUG_RUN = WEIR_BIN=$(CURDIR)/target/debug/weir scripts/test-netns.sh
 REST_RUN = WEIR_BIN=$(CURDIR)/$(PROGRAM) scripts/test-netns.sh
