@@ -121,7 +121,7 @@ int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk
 	if (datagram && !takes_fragment(datagram, c->bytes + len, params(minor)->limit_bytes, DATAGRAM_BYTES))
 		goto refuse;
 	/* The newcomer is not who made the queue long. */
-	for (i = most_steps / 256; i && c->packets && c->bytes + len > params(minor)->limit_bytes && can_loop; i--) {
+	for (i = c->packets ? most_steps / 256 : 0; i && c->packets && c->bytes + len > params(minor)->limit_bytes && can_loop; i--) {
 		slot = class_overflow(minor);
 		if (!slot)
 			break;
@@ -262,8 +262,9 @@ static __always_inline void count_sent(__u32 e, __u32 len, __u32 segments)
 SEC("struct_ops/fair_dequeue")
 struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 {
-	__u32 tries = most_steps / 256;
+	__u32 tries = most_steps / 256, mode = shared.config.mode;
 	__u64 now;
+	int alone;
 
 	/* The kernel asks once more than there are packets. */
 	if (!sch->q.qlen && !broken)
@@ -275,7 +276,8 @@ struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 	/* A packet that finds the queue empty is asked for at once: no need to look again. */
 	now = sch->q.qlen == 1 ? arrived : 0;
 	arrived = 0;
-	if (!now)
+	alone = now != 0;
+	if (!alone)
 		now = bpf_ktime_get_ns();
 	/* At once, so that no later change is taken for this one. */
 	if (shared.config.changed && __sync_lock_test_and_set(&shared.config.changed, 0))
@@ -298,13 +300,13 @@ struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 			if (in_paper_form())
 				e = paper_pick(now);
 			else
-				e = shared.config.mode == FAIR_MODE_CREDIT ? credit_pick(now) : pick(now);
+				e = mode == FAIR_MODE_CREDIT ? credit_pick(now) : pick(now);
 			if (!e)
 				break;
 		}
 		lost_packets = 0;
 		lost_bytes = 0;
-		slot = class_take(e, ticks(now));
+		slot = class_take(e, ticks(now), alone);
 		if (lost_packets) {
 			sch->q.qlen -= lost_packets;
 			sch->qstats.backlog -= lost_bytes;
@@ -320,11 +322,11 @@ struct sk_buff *BPF_PROG(fair_dequeue, struct Qdisc *sch)
 		slot_give(slot);
 		sch->q.qlen--;
 		sch->qstats.backlog -= len;
-		charge(e, len, now);
+		charge(e, len, now, mode);
 		count_sent(e, len, queued(slot)->segments);
 		if (in_paper_form())
 			paper_spend(e, len);
-		else if (shared.config.mode == FAIR_MODE_CREDIT)
+		else if (mode == FAIR_MODE_CREDIT)
 			credit_spend(e, len);
 		if (entity(e)->new_head && !in_paper_form())
 			sparse_append(e);

@@ -372,13 +372,17 @@ static __always_inline int flow_signal(__u32 minor, __u32 f, __u32 len_owned)
 	return 0;
 }
 
-/* The slot of the class's next packet, unlinked from all queues; 0 without one. */
-static __always_inline __u32 class_take(__u32 minor, __u32 now)
+/*
+ * The slot of the class's next packet, unlinked from all queues; 0 without one. `alone`: no packet waits beside it, and
+ * it has just come.
+ */
+static __always_inline __u32 class_take(__u32 minor, __u32 now, int alone)
 {
 	struct entity *c = entity(minor);
 	__u32 budget = most_steps;
 
-	while (can_loop) {
+	/* Most often the loop ends in its first turn, which need not be counted. */
+	do {
 		int is_new = c->new_head != 0;
 		__u32 f = is_new ? c->new_head : c->old_head;
 		struct flow *fl = flow(f);
@@ -408,8 +412,12 @@ static __always_inline __u32 class_take(__u32 minor, __u32 now)
 			continue;
 		}
 		len = queued(slot)->len;
-		if (codel(c, fl, slot, len & ~OWNED, now))
+		if (alone) {
+			fl->first_above = 0;
+			fl->signalling = 0;
+		} else if (codel(c, fl, slot, len & ~OWNED, now)) {
 			drop = flow_signal(minor, f, len);
+		}
 		len &= ~OWNED;
 		flow_unlink_first(minor, fl, slot, len);
 		if (!drop) {
@@ -440,7 +448,7 @@ static __always_inline __u32 class_take(__u32 minor, __u32 now)
 		lost_bytes += len;
 		stats(minor)->drops++;
 		slot_free_packet(slot);
-	}
+	} while (can_loop);
 	broken = 1;
 	return 0;
 }

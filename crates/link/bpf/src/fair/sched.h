@@ -364,7 +364,7 @@ static __always_inline __u32 pick(__u64 now)
 	if (throttled_top)
 		release(now);
 	wake_at = 0;
-	while (can_loop) {
+	do {
 		__u32 e, member;
 
 		if (!budget--) {
@@ -394,7 +394,7 @@ static __always_inline __u32 pick(__u64 now)
 			continue;
 		chosen_by = BY_TURN;
 		return member;
-	}
+	} while (can_loop);
 	if (throttled_top)
 		wake_at = later_of(node(throttled_top)->key, now + 1);
 	return 0;
@@ -461,16 +461,16 @@ static __always_inline void charge_link(__u32 len, __u64 now)
 }
 
 /* A packet of the class leaves. */
-static __always_inline void charge(__u32 e, __u32 len, __u64 now)
+static __always_inline void charge(__u32 e, __u32 len, __u64 now, __u32 mode)
 {
 	__u32 group = entity(e)->parent & MASK;
 
 	e &= MASK;
-	if (shared.config.mode == FAIR_MODE_PAPER) { /* credit decides all there */
+	if (mode == FAIR_MODE_PAPER) { /* credit decides all there */
 		charge_link(len, now);
 		return;
 	}
-	if (shared.config.mode == FAIR_MODE_CREDIT) { /* neither tags nor floors decide there */
+	if (mode == FAIR_MODE_CREDIT) { /* neither tags nor floors decide there */
 		charge_ceil(entity(e), params(e), len, now);
 		charge_link(len, now);
 		return;
