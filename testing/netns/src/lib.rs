@@ -25,6 +25,7 @@
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
 mod agent;
+pub mod attack;
 pub mod connections;
 mod division;
 mod echo;

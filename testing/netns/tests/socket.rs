@@ -16,7 +16,11 @@ use weir_netlab::{
     topology::{Family, Spec},
     traffic::Load,
 };
-use weir_netns_tests::{Division, Need, Node, SECONDS, as_user, can_run, check, containers, http, party};
+use weir_netns_tests::{
+    Division, Need, Node, SECONDS, as_user,
+    attack::{End, ROOT_ANSWERED_WITHIN, ask_as_root, unmoved},
+    can_run, check, containers, http, party,
+};
 
 const READER: u32 = 4001;
 const OWNER: u32 = 4002;
@@ -103,25 +107,6 @@ const UNFINISHED: usize = 100;
 const NAMES: usize = 100_000;
 /// Connections of one user, which the agent bounds by 32.
 const OF_USER: usize = 25;
-const MAX_MEMORY_KIB: u64 = 64 << 10;
-const MAX_TICK_DELAY: Duration = Duration::from_secs(1);
-const ROOT_ANSWERED_WITHIN: Duration = Duration::from_secs(2);
-
-/// Ends the attack also if the test fails meanwhile.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// The most memory that the process ever held, KiB.
-fn peak_memory(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the agent runs");
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("it has memory");
-    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number of KiB")
-}
 
 /// A change of that many classes that are not here.
 fn change_of(names: usize, weight: usize) -> String {
@@ -185,20 +170,6 @@ fn change_names(socket: &Path, over: &AtomicBool) -> u32 {
     taken
 }
 
-/// Asks for the classes as root. Returns the longest time of an answer, and how many there were.
-fn ask_as_root(node: &Node, over: &AtomicBool) -> (Duration, u32) {
-    let (mut slowest, mut asked) = (Duration::ZERO, 0);
-    while !over.load(Ordering::Relaxed) {
-        let begin = Instant::now();
-        let ran = node.ran(&["ps"]);
-        assert_eq!(ran.code, Some(0), "weir ps of root: {}", ran.stderr);
-        slowest = slowest.max(begin.elapsed());
-        asked += 1;
-        thread::sleep(Duration::from_millis(200));
-    }
-    (slowest, asked)
-}
-
 #[test]
 fn socket_under_attack_leaves_shares_ticks_memory_and_root_alone() {
     if !can_run(&Need::TRAFFIC) || !can_run(&[Need::Program("prlimit")]) {
@@ -242,10 +213,5 @@ fn socket_under_attack_leaves_shares_ticks_memory_and_root_alone() {
             assert!(asked >= 5 && slowest < ROOT_ANSWERED_WITHIN, "{asked} answers, slowest {slowest:?}");
         });
     }
-    let delay = Duration::from_micros(node.client().status().expect("it answers").max_tick_delay_us);
-    let memory = peak_memory(pid);
-    println!("longest delay of a tick {delay:.1?}; at most {memory} KiB");
-    assert!(delay > Duration::ZERO && delay <= MAX_TICK_DELAY, "a tick was {delay:?} late");
-    assert!(memory < MAX_MEMORY_KIB, "the agent held {memory} KiB");
-    assert!(node.agent().ended().is_none(), "the agent ended");
+    unmoved(&mut node, pid);
 }

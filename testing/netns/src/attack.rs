@@ -1,0 +1,79 @@
+//! The agent under an attack: root is answered, no tick is late, and memory has a bound.
+
+use std::{
+    fs,
+    sync::atomic::{AtomicBool, Ordering},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use crate::Node;
+
+/// The most memory that an agent may ever hold.
+const MAX_MEMORY_KIB: u64 = 64 << 10;
+/// How late a tick may be.
+const MAX_TICK_DELAY: Duration = Duration::from_secs(1);
+/// How long `weir ps` of root may take.
+pub const ROOT_ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+
+/// Ends the attack also if the test fails meanwhile.
+pub struct End<'a>(pub &'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Asks for the classes as root. Returns the longest time of an answer, and how many there were.
+///
+/// # Panics
+/// If root is refused.
+#[must_use]
+pub fn ask_as_root(node: &Node, over: &AtomicBool) -> (Duration, u32) {
+    let (mut slowest, mut asked) = (Duration::ZERO, 0);
+    while !over.load(Ordering::Relaxed) {
+        let begin = Instant::now();
+        let ran = node.ran(&["ps"]);
+        assert_eq!(ran.code, Some(0), "weir ps of root: {}", ran.stderr);
+        slowest = slowest.max(begin.elapsed());
+        asked += 1;
+        sleep(Duration::from_millis(200));
+    }
+    (slowest, asked)
+}
+
+/// The most memory that the process ever held, KiB.
+fn peak_memory(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the agent runs");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("it has memory");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number of KiB")
+}
+
+/// The most descriptors that the process has open until the end.
+///
+/// # Panics
+/// If it is gone.
+#[must_use]
+pub fn most_descriptors(pid: u32, over: &AtomicBool) -> usize {
+    let mut most = 0;
+    while !over.load(Ordering::Relaxed) {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("the agent runs").count();
+        most = most.max(open);
+        sleep(Duration::from_millis(20));
+    }
+    most
+}
+
+/// The agent with this number runs on, never had a late tick and never held too much memory.
+///
+/// # Panics
+/// If it did.
+pub fn unmoved(node: &mut Node, pid: u32) {
+    let delay = Duration::from_micros(node.client().status().expect("it answers").max_tick_delay_us);
+    let memory = peak_memory(pid);
+    println!("longest delay of a tick {delay:.1?}; at most {memory} KiB");
+    assert!(delay > Duration::ZERO && delay <= MAX_TICK_DELAY, "a tick was {delay:?} late");
+    assert!(memory < MAX_MEMORY_KIB, "the agent held {memory} KiB");
+    assert!(node.agent().ended().is_none(), "the agent ended");
+}
