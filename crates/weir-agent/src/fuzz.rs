@@ -1,9 +1,9 @@
-//! The parsers of files, for the fuzz targets.
+//! The parsers of files and of the API server's lines, for the fuzz targets.
 
 use std::path::Path;
 
-pub use crate::agent::store::fuzz::second_copy;
 use crate::config;
+pub use crate::{agent::store::fuzz::second_copy, kubernetes::fuzz::pods};
 
 /// Parses a configuration. A refusal names the file.
 ///

@@ -12,7 +12,13 @@ pub mod cgroup_events;
 pub mod containerd;
 pub mod docker;
 #[cfg(feature = "fuzzing")]
-pub use docker::fuzz;
+pub mod fuzz {
+    //! The answers of runtimes, for the fuzz targets.
+    pub use crate::{
+        containerd::fuzz::container,
+        docker::fuzz::{event, inspected, labels},
+    };
+}
 pub mod labels;
 pub mod netns;
 mod node;

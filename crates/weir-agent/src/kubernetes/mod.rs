@@ -8,6 +8,8 @@ mod client;
 mod endpoint;
 mod follow;
 mod followed;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod kept;
 mod objects;
 pub(crate) mod place;

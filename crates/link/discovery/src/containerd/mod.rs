@@ -4,6 +4,8 @@
 //! a compiler of protocol buffers wherever weir is built.
 
 mod container;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod grpc;
 mod image_labels;
 mod watch;

@@ -7,7 +7,7 @@
 mod api;
 mod container;
 #[cfg(feature = "fuzzing")]
-pub mod fuzz;
+pub(crate) mod fuzz;
 pub mod images;
 #[cfg(test)]
 mod tests;
