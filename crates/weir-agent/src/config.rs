@@ -249,9 +249,26 @@ pub(crate) struct Agent {
     pub(crate) audit_size: Bytes,
     /// The number of files of the audit.
     pub(crate) audit_files: u32,
+    pub(crate) at_end: AtEnd,
+}
+
+/// `at_end = ...`: what becomes of the division when the agent is told to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AtEnd {
+    /// The network is as before the agent.
+    #[default]
+    Restore,
+    /// The division stays in force for the next agent.
+    Keep,
 }
 
 impl Agent {
+    /// Whether a running agent can go on with these values.
+    pub(crate) fn goes_on_as(&self, new: &Agent) -> bool {
+        Agent { at_end: new.at_end, ..self.clone() } == *new
+    }
+
     /// The bounds of the audit.
     pub(crate) fn audit(&self) -> Bounds {
         Bounds { size: self.audit_size.0, files: self.audit_files as usize }
@@ -265,6 +282,7 @@ impl Default for Agent {
             state: "/var/lib/weir".into(),
             audit_size: Bytes(8 << 20),
             audit_files: 8,
+            at_end: AtEnd::Restore,
         }
     }
 }

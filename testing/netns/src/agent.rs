@@ -220,7 +220,7 @@ impl Agent {
         fs::write(dir.path().join("weir.toml"), config.to_toml(dir.path()))?;
         let client = Client::new(dir.path().join("weir.sock"));
         let (awaited, before) = (config.awaited.clone(), config.before.clone());
-        Ok(Agent { proc: spawn(netns, &before, dir.path())?, client, awaited, before, dir })
+        Ok(Agent { proc: spawn(&binary(), netns, &before, dir.path())?, client, awaited, before, dir })
     }
 
     /// Starts it and waits until it answers and the kernel holds all awaited classes.
@@ -238,7 +238,15 @@ impl Agent {
     /// # Errors
     /// As [`Agent::start`].
     pub fn restart(&mut self, netns: &Netns) -> Result<()> {
-        self.proc = spawn(netns, &self.before, self.dir.path())?;
+        self.restart_as(&binary(), netns)
+    }
+
+    /// The same with another version of the program.
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub fn restart_as(&mut self, program: &Path, netns: &Netns) -> Result<()> {
+        self.proc = spawn(program, netns, &self.before, self.dir.path())?;
         self.wait_until_ready()
     }
 
@@ -327,6 +335,19 @@ impl Agent {
         self.proc.stop(GRACE).is_some_and(|status| status.success())
     }
 
+    /// SIGUSR2: how it ended, with the division in force for the next agent. None if it did not end in time.
+    pub fn hand_over(&mut self) -> Option<ExitStatus> {
+        self.proc.signal(Signal::SIGUSR2);
+        let begin = Instant::now();
+        while begin.elapsed() < GRACE {
+            if let Some(status) = self.ended() {
+                return Some(status);
+            }
+            std::thread::sleep(POLL);
+        }
+        None
+    }
+
     /// A crash: SIGKILL.
     pub fn kill(&mut self) {
         self.proc.signal(Signal::SIGKILL);
@@ -338,7 +359,7 @@ impl Agent {
     /// # Errors
     /// If the program cannot be run.
     pub fn weir(&self, netns: &Netns, arguments: &[&str]) -> Result<Ran> {
-        let program = program()?;
+        let program = text_of(&binary())?;
         let mut command = netns.command(&program)?;
         command.args(arguments).env("WEIR_SOCKET", self.client.address()).env("COLUMNS", "200");
         let out = command.output().with_context(|| format!("cannot run {program}"))?;
@@ -347,15 +368,14 @@ impl Agent {
     }
 }
 
-fn program() -> Result<String> {
-    binary().into_os_string().into_string().ok().context("the path of the program is not UTF-8")
+fn text_of(path: &Path) -> Result<String> {
+    path.to_str().map(str::to_owned).context("the path is not UTF-8")
 }
 
-fn spawn(netns: &Netns, before: &[String], dir: &Path) -> Result<Proc> {
-    let (config, program) = (dir.join("weir.toml"), program()?);
-    let config = config.to_str().context("the path is not UTF-8")?;
+fn spawn(program: &Path, netns: &Netns, before: &[String], dir: &Path) -> Result<Proc> {
+    let (config, program) = (text_of(&dir.join("weir.toml"))?, text_of(program)?);
     let mut argv: Vec<&str> = before.iter().map(String::as_str).collect();
-    argv.extend([program.as_str(), "agent", "--config", config]);
+    argv.extend([program.as_str(), "agent", "--config", config.as_str()]);
     netns.spawn(&argv)
 }
 

@@ -104,6 +104,16 @@ impl Node {
         agent.restart(self.topology.node()).unwrap_or_else(|e| panic!("{e:#}"));
     }
 
+    /// Starts another version of the agent, with the same files.
+    ///
+    /// # Panics
+    /// As [`Node::restart`].
+    #[track_caller]
+    pub fn restart_as(&mut self, program: &Path) {
+        let agent = self.agent.as_mut().expect("there was an agent");
+        agent.restart_as(program, self.topology.node()).unwrap_or_else(|e| panic!("{e:#}"));
+    }
+
     /// The agent.
     ///
     /// # Panics

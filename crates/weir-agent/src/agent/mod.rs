@@ -98,7 +98,7 @@ use self::{
     store::Store,
 };
 use crate::{
-    config::{self, Config},
+    config::{self, AtEnd, Config},
     images::{Images, OnFault},
     server::{self, Access, Socket},
 };
@@ -180,6 +180,7 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     let mut hup = signal(SignalKind::hangup())?;
+    let mut hand_over = signal(SignalKind::user_defined2())?;
     agent.event(EventKind::Started, None, agent.classes.config().link.in_words());
     agent.sources.first_list().await;
     agent.turn();
@@ -192,13 +193,14 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     let mut idle = false;
     let mut rate_clock = interval(autorate::TICK);
     rate_clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
+    let at_end = loop {
         let until_change = agent.until_change().min(agent.sources.cni.until_look());
         tokio::select! {
             // A due tick comes before all waiting requests and changes.
             biased;
-            _ = term.recv() => break,
-            _ = int.recv() => break,
+            _ = term.recv() => break agent.classes.config().agent.at_end,
+            _ = int.recv() => break agent.classes.config().agent.at_end,
+            _ = hand_over.recv() => break AtEnd::Keep,
             due = clock.tick() => {
                 agent.max_tick_delay = agent.max_tick_delay.max(due.elapsed());
                 // Requests come before changes of links; this tick sees both.
@@ -255,13 +257,21 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
             () = agent.sources.changed() => agent.turn(),
             Ok((kind, what)) = events.recv() => agent.event(kind, None, what),
         }
-    }
+    };
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-    agent.event(EventKind::Stopping, None, "putting everything back".to_owned());
+    let what = match at_end {
+        AtEnd::Restore => "putting everything back",
+        AtEnd::Keep => "the division stays in force for the next agent",
+    };
+    agent.event(EventKind::Stopping, None, what.to_owned());
     api.abort();
     port.abort();
     images.stop();
-    agent.close().await
+    agent.save();
+    match at_end {
+        AtEnd::Restore => agent.close().await,
+        AtEnd::Keep => Ok(()),
+    }
 }
 
 impl Agent {
@@ -476,8 +486,8 @@ impl Agent {
         }
     }
 
-    /// Restores the host as the agent found it. Traffic then flows unshaped.
-    async fn close(mut self) -> anyhow::Result<()> {
+    /// Stores what the next agent goes on with.
+    fn save(&mut self) {
         if let Some(agreements) = &mut self.agreements {
             agreements.save_counted(&self.store);
             agreements.save_months(&self.store);
@@ -487,6 +497,11 @@ impl Agent {
             self.count_flows();
             self.save_trials();
         }
+        self.save_created();
+    }
+
+    /// Restores the host as the agent found it. Traffic then flows unshaped.
+    async fn close(mut self) -> anyhow::Result<()> {
         let unpaced = self.datapath.pacing.as_mut().map_or(Ok(()), |p| p.remove());
         let unsteered = self.congestion.remove();
         let failures = self.datapath.attachments.remove();

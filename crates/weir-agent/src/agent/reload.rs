@@ -40,10 +40,10 @@ impl Agent {
             || old.engine != new.engine
             || old.pacing != new.pacing
             || old.queues != new.queues
-            || self.classes.config().agent != config.agent
+            || !self.classes.config().agent.goes_on_as(&config.agent)
         {
             return Err(
-                "a change of [link] device, attach, engine, form, queues or pacing, or of [agent], needs a restart of the agent"
+                "a change of [link] device, attach, engine, form, queues or pacing, or of [agent] other than at_end, needs a restart of the agent"
                     .to_owned(),
             );
         }

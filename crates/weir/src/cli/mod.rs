@@ -190,7 +190,8 @@ const AGENT_EXAMPLES: &str = "Examples:
                                                and for an event its class and agreement
 
 Needs root. Reads its file again on SIGHUP and when it changes; a file that is wrong is
-refused and the old one stays in force. On SIGTERM it leaves the network as it found it.";
+refused and the old one stays in force. On SIGTERM it leaves the network as it found it,
+and on SIGUSR2 it leaves the division in force for the next agent, as an upgrade does.";
 
 #[derive(Debug, Args)]
 #[command(after_help = AGENT_EXAMPLES)]
