@@ -57,7 +57,7 @@ export function chart(direction, title) {
     const colors = dark.matches ? DARK : LIGHT;
     const style = getComputedStyle(document.documentElement);
     const text = style.getPropertyValue('--dim'), grid = { stroke: style.getPropertyValue('--line'), width: 1 };
-    const areas = data.names.map((name, i) => ({ label: name, stroke: colors[i], fill: colors[i] + 'cc', width: 1, points: { show: false } }));
+    const areas = data.names.map((name, i) => ({ label: name, stroke: colors[i], fill: colors[i], width: 1, points: { show: false } }));
     const lines = [['capacity', [8, 4]], [measure === 'use' ? 'allocation' : 'use', [2, 2]]].map(([label, dash]) =>
       ({ label, stroke: style.getPropertyValue('--text'), dash, width: 1.5, points: { show: false } }));
     const axis = { stroke: text, grid, ticks: grid, font: '12px system-ui' };

@@ -17,7 +17,10 @@ export function listen(changed) {
 }
 
 function tell() {
-  for (const changed of [...listeners]) changed(live);
+  for (const changed of [...listeners]) {
+    // A fault of one view must not look like a lost agent.
+    try { changed(live); } catch (error) { reportError(error); }
+  }
 }
 
 /** RFC 7396. */

@@ -18,9 +18,9 @@ export function findings({ status, classes }) {
       held.add(`${c.name}: ${part.not_enforced_because}`);
     }
   }
-  for (const why of status.not_ready) if (!held.has(why)) found.push([why, true]);
+  for (const why of status.not_ready ?? []) if (!held.has(why)) found.push([why, true]);
   for (const why of status.notices ?? []) found.push([why, true]);
-  for (const why of status.warnings) found.push([why, false]);
+  for (const why of status.warnings ?? []) found.push([why, false]);
   return found;
 }
 
