@@ -106,6 +106,16 @@ await pause(300);
 assert.equal(await page.$eval('#hostile', (node) => node.textContent), hostile);
 assert.equal(await page.evaluate(() => window.pwned), undefined);
 
+if (pictures) {
+  await page.emulateMediaFeatures([{ name: 'prefers-color-scheme', value: 'light' }]);
+  await pause(60_000);
+  for (const view of ['overview', 'classes']) {
+    await page.evaluate((hash) => { location.hash = hash; }, view);
+    await pause(2000);
+    await page.screenshot({ path: `${pictures}/dashboard-${view}.png` });
+  }
+}
+
 // The agent restarts, and the page comes back by itself.
 const before = await page.evaluate(async () => (await import('/dashboard/live.js')).live.document.status.pid);
 const restarted = new Promise((done, failed) => { execFile(restart, (error) => (error ? failed(error) : done())); });
