@@ -114,6 +114,7 @@ fn main() {
         user.compiler(&clang)
             .file(format!("tests/user_space/{feature}.c"))
             .include("src")
+            .include(&multiarch)
             .opt_level(2)
             .extra_warnings(false)
             .warnings_into_errors(true);
