@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Writes what the programs are made of: weir.cdx.json (CycloneDX 1.5) and LICENSES, with the text of each licence.
 
-    scripts/bill-of-materials.py --target TRIPLE --version VERSION --directory DIR
+    scripts/bill-of-materials.py --target TRIPLE --version VERSION --directory DIR --sysroot ROOT
 
-The crates are those that `cargo metadata` resolves for the target without build and development dependencies.
+The crates are those that `cargo metadata` resolves for the target without build and development dependencies. The C
+libraries are those of this machine (ROOT is /), or those that scripts/sysroot.sh has listed in ROOT/packages.
 """
 
 import argparse
@@ -50,13 +51,17 @@ def checksums() -> dict[tuple[str, str], str]:
     return {(name, version): checksum for name, version, checksum in found}
 
 
-def native() -> list[tuple[str, str, str]]:
+def native(sysroot: pathlib.Path) -> list[tuple[str, str, str]]:
     """Name, licence and version of each C library."""
     found = []
+    listed = sysroot / "packages" if sysroot != pathlib.Path("/") else None
+    versions = dict(line.split() for line in listed.read_text(encoding="utf-8").splitlines()) if listed else {}
     for name, licence, package in NATIVE:
         if package is None:
             lock = pathlib.Path("Cargo.lock").read_text(encoding="utf-8")
             version = re.search(r'name = "libbpf-sys"\nversion = ".*\+v(.*)"', lock)[1]
+        elif listed:
+            version = versions[package]
         else:
             command = ["dpkg-query", "--show", "--showformat", "${Version}", package]
             version = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -82,7 +87,7 @@ def component(package: dict, sums: dict[tuple[str, str], str]) -> dict:
 
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    for option in ["--target", "--version", "--directory"]:
+    for option in ["--target", "--version", "--directory", "--sysroot"]:
         arguments.add_argument(option, required=True)
     args = arguments.parse_args()
     packages = crates(args.target)
@@ -91,7 +96,7 @@ def main() -> None:
         sys.exit(f"bill-of-materials: no licence is named by {', '.join(unlicensed)}")
     sums = checksums()
     # The charts of the dashboard, which crates/weir-agent holds.
-    libraries = [*native(), ("uPlot", "MIT", "1.6.32")]
+    libraries = [*native(pathlib.Path(args.sysroot)), ("uPlot", "MIT", "1.6.32")]
     bill = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",

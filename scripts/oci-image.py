@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes an OCI image that holds one static program, without a daemon: a tar file for `docker load` and `skopeo`.
 
-    scripts/oci-image.py --architecture amd64 --version 0.1.0 --program weir --licenses LICENSES --out weir.tar
+    scripts/oci-image.py --architecture amd64|arm64|armhf --version 0.1.0 --program weir --licenses LICENSES --out weir.tar
 
 The archive is an OCI image layout, and has Docker's manifest.json too. SOURCE_DATE_EPOCH is the time of all files.
 """
@@ -37,6 +37,10 @@ def main() -> None:
         arguments.add_argument(option, required=True)
     args = arguments.parse_args()
     moment = int(os.environ["SOURCE_DATE_EPOCH"])
+    # Debian's names and those of OCI images.
+    platform = {"architecture": args.architecture, "os": "linux"}
+    if args.architecture == "armhf":
+        platform |= {"architecture": "arm", "variant": "v7"}
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
     layer = io.BytesIO()
@@ -53,8 +57,7 @@ def main() -> None:
     data = layer.getvalue()
     config = json.dumps(
         {
-            "architecture": args.architecture,
-            "os": "linux",
+            **platform,
             "created": created,
             "config": {"Entrypoint": ["/usr/bin/weir"], "Cmd": ["agent"], "Env": ["PATH=/usr/bin"]},
             "rootfs": {"type": "layers", "diff_ids": [digest(data)]},
@@ -78,7 +81,7 @@ def main() -> None:
                 "mediaType": "application/vnd.oci.image.manifest.v1+json",
                 "digest": digest(manifest),
                 "size": len(manifest),
-                "platform": {"architecture": args.architecture, "os": "linux"},
+                "platform": platform,
                 "annotations": {"org.opencontainers.image.ref.name": args.version, "io.containerd.image.name": f"docker.io/library/{tag}"},
             }
         ],

@@ -13,7 +13,8 @@ nfpm=$(scripts/nfpm.sh)
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 
-weir=$programs/weir
+# A program of another architecture runs in qemu.
+weir() { scripts/cross.sh "$arch" sh -c 'if [ "$WEIR_SYSROOT" = / ]; then exec "$@"; else exec "$WEIR_QEMU" "$@"; fi' sh "$programs/weir" "$@"; }
 
 # stage_tree ROOT FORMAT: what the package holds.
 stage_tree() {
@@ -25,14 +26,14 @@ stage_tree() {
 		sed 's|/usr/local/bin|/usr/bin|' "packaging/$unit" >"$root/usr/lib/systemd/system/$unit"
 	done
 	install -Dm644 packaging/weir.sysusers "$root/usr/lib/sysusers.d/weir.conf"
-	"$weir" man "$share/man" >/dev/null
+	weir man "$share/man" >/dev/null
 	install -d "$doc" "$share/bash-completion/completions" "$share/fish/vendor_completions.d"
-	"$weir" completions bash >"$share/bash-completion/completions/weir"
-	"$weir" completions fish >"$share/fish/vendor_completions.d/weir.fish"
+	weir completions bash >"$share/bash-completion/completions/weir"
+	weir completions fish >"$share/fish/vendor_completions.d/weir.fish"
 	local zsh=$share/zsh/site-functions
 	[ "$format" != deb ] || zsh=$share/zsh/vendor-completions
 	install -d "$zsh"
-	"$weir" completions zsh >"$zsh/_weir"
+	weir completions zsh >"$zsh/_weir"
 	install -m 644 docs/weir.toml packaging/weir-engine-user.conf "$programs/weir.cdx.json" "$programs/LICENSES" "$doc"
 	if [ "$format" = deb ]; then
 		install -Dm644 packaging/weir.lintian "$share/lintian/overrides/weir"
@@ -47,7 +48,12 @@ stage_tree() {
 }
 
 maintainer="The weir developers <weir@weir.invalid>"
-rpm_arch=x86_64
+case $arch in
+amd64) rpm_arch=x86_64 ;;
+arm64) rpm_arch=aarch64 ;;
+armhf) rpm_arch=armv7hl ;;
+*) echo "packages: an architecture is amd64, arm64 or armhf, and not $arch" >&2; exit 1 ;;
+esac
 touch --date="@$SOURCE_DATE_EPOCH" packaging/weir.default
 for format in deb rpm; do
 	stage_tree "$stage/$format" $format

@@ -2,6 +2,7 @@
 # Installs the packages of `make dist` in a fresh Debian 12, uses them, upgrades, and purges them again: nothing may be
 # left. It runs docs/install.md's commands. As root; all of it happens in a chroot in a mount namespace of its own.
 #   scripts/test-packages.sh [DIST]      target/dist-out by default
+# Of other architectures the programs run in qemu, and the packages are read.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dist=$(realpath "${1:-target/dist-out}")
@@ -10,7 +11,7 @@ deb=$dist/weir_${version}_amd64.deb
 rpm=$dist/weir-$version-1.x86_64.rpm
 [ -e "$deb" ] || { echo "test-packages: $deb is missing: make dist" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || { echo "test-packages: must be root, for a chroot" >&2; exit 1; }
-for program in debootstrap lintian rpm dpkg-deb; do
+for program in debootstrap lintian rpm dpkg-deb ssh-keygen qemu-aarch64-static qemu-arm-static; do
 	command -v $program >/dev/null || { echo "test-packages: $program is missing: scripts/install-deps.sh dist" >&2; exit 1; }
 done
 if [ "${IN_NAMESPACE:-}" != 1 ]; then
@@ -26,8 +27,33 @@ root=$work/root
 # Nothing below a mount point is removed, whatever happens.
 trap 'for at in proc sys run; do umount "$root/$at" 2>/dev/null || true; done; rm -rf --one-file-system "$work"' EXIT
 
-lintian --fail-on error --suppress-tags bad-distribution-in-changes-file "$deb" || fail "lintian finds errors"
-pass "lintian finds no error"
+lintian --fail-on error --suppress-tags bad-distribution-in-changes-file "$dist"/*.deb || fail "lintian finds errors"
+pass "lintian finds no error in $(cd "$dist" && echo *.deb)"
+
+# Signed sums are those of the files, and no others.
+cp "$dist/SHA256SUMS" "$work/SHA256SUMS"
+ssh-keygen -q -t ed25519 -N "" -C "" -f "$work/key"
+echo "weir-release $(cat "$work/key.pub")" >"$work/signers"
+ssh-keygen -q -Y sign -f "$work/key" -n weir-release "$work/SHA256SUMS"
+verified() { ssh-keygen -Y verify -f "$work/signers" -I weir-release -n weir-release -s "$work/SHA256SUMS.sig" >/dev/null 2>&1; }
+verified <"$work/SHA256SUMS" || fail "the signature of SHA256SUMS is not taken"
+! sed "s,^.,x," "$work/SHA256SUMS" | verified || fail "a signature is taken for other sums"
+(cd "$dist" && sha256sum --check --quiet SHA256SUMS) || fail "SHA256SUMS are of other files"
+pass "the sums are those of the files, and their signature is theirs alone"
+
+for other in arm64:aarch64:qemu-aarch64-static armhf:armv7hl:qemu-arm-static; do
+	IFS=: read -r arch rpm_arch qemu <<<"$other"
+	[ "$("$qemu" "$dist/$arch/weir" --version)" = "weir $version" ] || fail "the program of $arch does not run in qemu"
+	[ "$(dpkg-deb --field "$dist/weir_${version}_$arch.deb" Architecture)" = "$arch" ] || fail "the deb of $arch is of another"
+	diff <(dpkg-deb --fsys-tarfile "$deb" | tar -t | sort) \
+		<(dpkg-deb --fsys-tarfile "$dist/weir_${version}_$arch.deb" | tar -t | sort) || fail "the deb of $arch has other files"
+	[ "$(rpm --query --package --queryformat '%{ARCH}' "$dist/weir-$version-1.$rpm_arch.rpm")" = "$rpm_arch" ] ||
+		fail "the rpm of $arch is of another architecture"
+	tar -xOf "$dist/weir-$version-oci-$arch.tar" index.json |
+		python3 -c 'import json, sys; assert json.load(sys.stdin)["manifests"][0]["platform"]["architecture"] == sys.argv[1]' \
+			"${arch/armhf/arm}" || fail "the image of $arch is of another architecture"
+	pass "$arch: the program runs in qemu, and the packages have the same files"
+done
 
 # The root is made once, and copied.
 base=${XDG_CACHE_HOME:-$HOME/.cache}/weir/debootstrap/bookworm.tar
