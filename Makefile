@@ -11,7 +11,8 @@
 #   make clients  clients of the API in Python and Go, in target/clients
 #   make test-clients  their examples beside an agent (root, Go)
 #   make test-schema  the API by its description, with random values (root)
-#   make test-dashboard  the dashboard in headless Chromium (root)
+#   make test-dashboard  the dashboard in headless Chromium, and what 500 classes cost (root)
+#   make test-grafana  the packaged dashboard by Grafana's published types (Go)
 #   make test-kubernetes  pods of a real API server and scheduler, which Go builds (7 minutes)
 #   make conformance  the OCI distribution specification's own tests, pulling through weir
 #   make lint    formatting, clippy, licences and advisories, documentation, circles of imports
@@ -23,7 +24,8 @@
 #   make uml-kernel  the kernel in which `weir lab run ecc-...` has virtual time
 #   make dist    static programs, packages, an image, digests and licences, in target/dist-out
 #   make test-packages  installs the packages in a fresh Debian 12, upgrades and purges them (after make dist)
-#   make test-dist  two builds of the last commit, compared byte by byte: half an hour
+#   make test-tutorial  the tutorial in a fresh Debian 12, an upgrade under traffic, and a purge (after make dist)
+#   make test-dist  two builds of the last commit, compared byte by byte: half an hour for each architecture
 #   make doc     the documentation of the crates, in target/doc
 #   make book    the book, in target/book (needs mdbook)
 #   make install-lab  the program `weir-lab`, for `weir lab`
@@ -64,7 +66,7 @@ VM_LONG := drr_divides papers_form shares_of_single random_policies_of single_se
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-kubernetes test-runtimes build-rest build-program test-dashboard test-schema clients test-clients test-arm64 conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-dist install install-lab install-fs uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-kubernetes test-runtimes build-rest build-program test-dashboard test-grafana test-tutorial test-schema clients test-clients test-arm64 conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-dist install install-lab install-fs uninstall deps clean
 
 all: release
 
@@ -218,7 +220,18 @@ test-schema: build
 
 # The dashboard in headless Chromium. CI leaves it out, because it would install Chromium.
 test-dashboard: build
+	scripts/install-deps.sh dashboard
 	scripts/test-dashboard.sh
+	scripts/test-dashboard-many.sh
+
+# Whether the packaged dashboard is one by the types that Grafana publishes. Go builds the check in half a minute.
+test-grafana:
+	cd testing/grafana && go run . ../../packaging/prometheus/weir.dashboard.json
+
+# The tutorial in a fresh Debian 12 with the package of `make dist`, with Debian's mirror in reach.
+test-tutorial:
+	scripts/install-deps.sh dist
+	scripts/test-tutorial.sh
 
 test-vm-matrix: build-tests release
 	scripts/install-deps.sh vm
@@ -292,15 +305,15 @@ book:
 	scripts/book.sh
 
 dist:
-	scripts/install-deps.sh build dist
+	scripts/install-deps.sh build dist cross
 	scripts/dist.sh
 
 test-packages:
-	scripts/install-deps.sh dist
+	scripts/install-deps.sh dist cross
 	scripts/test-packages.sh
 
 test-dist:
-	scripts/install-deps.sh build dist
+	scripts/install-deps.sh build dist cross
 	scripts/test-dist.sh
 
 install: release

@@ -51,7 +51,7 @@ for part in $wanted; do
     fuzz) add xz-utils ;;
     # A browser and the program that drives it.
     dashboard)
-        add chromium iproute2
+        add chromium iproute2 python3
         # Debian's npm does not go with a Node.js of another maker.
         command -v npm >/dev/null || add nodejs npm
         ;;
@@ -65,7 +65,7 @@ for part in $wanted; do
     # Container runtimes beside Docker.
     runtimes) add podman runc containerd containernetworking-plugins slirp4netns lxc busybox-static iperf3 ;;
     # Packages and what judges them. nfpm needs Go, which scripts/nfpm.sh looks for.
-    dist) add python3 binutils debootstrap lintian rpm xz-utils iproute2 util-linux ;;
+    dist) add python3 binutils debootstrap lintian rpm xz-utils iproute2 util-linux openssh-client ;;
     # systemd measures how exposed the units are.
     lint) add pkg-config libssl-dev systemd ;;
     *) die "unknown part $part: build, test, vm, demo, lint, uml, fuzz, dist, cross, runtimes, dashboard or client" ;;

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Runs docs/book/tutorial.md in a fresh Debian 12, command by command, with the package of `make dist`: from nothing to
+# a shaped container, an upgrade and a downgrade under traffic, and away again. As root; all of it happens in namespaces.
+#   scripts/test-tutorial.sh [DIST]      target/dist-out by default
+#
+# Two things stand in for what is not here: testing/tutorial/systemctl for systemd, and the root itself for the image
+# `debian:12` of a registry. Packages come from Debian's mirror, and count in the ten minutes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+dist=$(realpath "${1:-target/dist-out}")
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+deb=$dist/weir_${version}_$(dpkg --print-architecture).deb
+[ -e "$deb" ] || { echo "test-tutorial: $deb is missing: make dist" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || { echo "test-tutorial: must be root, for a root directory of its own" >&2; exit 1; }
+for program in debootstrap dpkg-deb pivot_root; do
+	command -v $program >/dev/null || { echo "test-tutorial: $program is missing: scripts/install-deps.sh dist" >&2; exit 1; }
+done
+if [ "${IN_NAMESPACE:-}" != 1 ]; then
+	export IN_NAMESPACE=1
+	exec unshare --mount --pid --cgroup --fork --kill-child --propagation private "$0" "$dist"
+fi
+
+work=$(mktemp -d)
+root=$work/root
+base=${XDG_CACHE_HOME:-$HOME/.cache}/weir/debootstrap/bookworm-iproute2.tar
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 2>/dev/null | sed 's,/$,,' | grep '/debian$' | head -n 1 || true)
+if [ ! -e "$base" ]; then
+	mkdir -p "$(dirname "$base")"
+	debootstrap --variant=minbase --include=iproute2,ca-certificates bookworm "$work/base" ${mirror:+"$mirror"} >"$work/log" ||
+		{ cat "$work/log" >&2; exit 1; }
+	tar -C "$work/base" --exclude=./var/cache/apt/archives/*.deb -cf "$base.new" .
+	mv "$base.new" "$base"
+	rm -rf "$work/base"
+fi
+mkdir "$root"
+mount -t tmpfs -o size=4g tmpfs "$root"
+tar -C "$root" -xf "$base"
+mkdir "$root/test"
+python3 testing/tutorial/steps.py docs/book/tutorial.md "$root/test/steps"
+cp testing/tutorial/systemctl testing/tutorial/inside.sh "$root/test/"
+cp "$base" "$root/test/base.tar"
+cp "$deb" "$root/test/weir.deb"
+# This machine's way to Debian's mirror.
+cp /etc/resolv.conf "$root/etc/resolv.conf"
+rm -f "$root/etc/apt/sources.list"
+cp -r /etc/apt/. "$root/etc/apt/"
+cp -r /usr/share/ca-certificates /usr/local/share/ca-certificates "$root/usr/share/" 2>/dev/null || true
+cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+
+# The version before this one: the same program under a lower number.
+dpkg-deb --raw-extract "$deb" "$work/earlier"
+sed -i 's/^Version: .*/Version: 0.0.9/' "$work/earlier/DEBIAN/control"
+dpkg-deb --root-owner-group -Znone --build "$work/earlier" "$root/test/weir-earlier.deb" >/dev/null
+
+mount -t proc proc "$root/proc"
+mount --rbind /sys "$root/sys"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs tmpfs "$root/run"
+mkdir "$root/old"
+cd "$root"
+pivot_root . old
+umount -l /old
+exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C TERM=dumb \
+	http_proxy="${http_proxy:-}" https_proxy="${https_proxy:-}" /bin/bash /test/inside.sh
