@@ -1,5 +1,5 @@
 # Sourced after scripts/agent-in-namespace.sh: `pods N V` moves p1 to pN, the peers of V1 to VN, into a namespace of
-# their own, and makes those that are not there. What they send leaves by the uplink. Sets $pods, a process of that namespace.
+# their own, and makes those that are not there. Their packets leave by the uplink. Sets $pods, a process of that namespace.
 pods() {
 	local many=$1 node_end=$2 i
 	unshare --net sleep 900 &

@@ -163,6 +163,26 @@ rpm --checksig --nosignature "$rpm" >/dev/null || fail "the rpm's digests are wr
 [ -z "$(rpm --query --package --requires "$rpm" | grep -v -e '^rpmlib(' -e '^/bin/sh' || true)" ] || fail "the rpm requires a library"
 pass "the rpm has the same files and needs no library"
 
+# rpm installs into the same root. Its scripts run there, and its database is its own.
+in_rpm() { rpm --root "$root" --nodeps "$@" >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "rpm $* failed"; }; }
+mkdir -p "$root/var/lib/rpm"
+rpm --root "$root" --initdb
+files | grep -v /var/lib/rpm >"$work/before-rpm"
+in_rpm --install "$rpm"
+[ "$(in_root weir --version)" = "weir $version" ] || fail "the rpm's program does not run"
+in_root getent group weir >/dev/null && in_root getent passwd weir-images >/dev/null || fail "the rpm makes no accounts"
+in_root weir init --capacity 10mbit --yes >/dev/null && in_root weir agent --check >/dev/null || fail "the rpm's agent refuses what weir init wrote"
+echo "WEIR_LOG=weir=debug" >>"$root/etc/default/weir"
+in_rpm --upgrade --force "$rpm"
+grep -qx 'WEIR_LOG=weir=debug' "$root/etc/default/weir" || fail "the rpm's upgrade replaced /etc/default/weir"
+in_rpm --erase weir
+[ -e "$root/etc/weir/weir.toml" ] || fail "the rpm's removal takes the configuration"
+# As docs/install.md says, these are removed by hand.
+rm -rf "$root"/etc/weir "$root"/var/lib/weir "$root"/var/lib/weir-images "$root"/etc/default/weir.rpmsave
+files | grep -v /var/lib/rpm >"$work/after-rpm"
+diff "$work/before-rpm" "$work/after-rpm" || fail "the rpm leaves the files above, or takes them"
+pass "the rpm is installed, upgraded and removed in a root, and keeps the configuration"
+
 mkdir "$work/image" "$work/image-root"
 tar -C "$work/image" -xf "$dist/weir-$version-oci-amd64.tar"
 python3 - "$work/image" "$work/image-root" <<'END'

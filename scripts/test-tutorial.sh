@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs docs/book/tutorial.md in a fresh Debian 12, command by command, with the package of `make dist`: from nothing to
-# a shaped container, an upgrade and a downgrade under traffic, and away again. As root; all of it happens in namespaces.
+# Runs docs/book/tutorial.md in a fresh Debian 12, command by command, with the package of `make dist`. Before the purge
+# it upgrades and downgrades the package under traffic. As root; all of it happens in namespaces.
 #   scripts/test-tutorial.sh [DIST]      target/dist-out by default
 #
 # Two things stand in for what is not here: testing/tutorial/systemctl for systemd, and the root itself for the image

@@ -9,7 +9,7 @@ begun=$(date +%s)
 took() { echo $(($(date +%s) - begun)); }
 
 if [ "${1:-}" != network ]; then
-	# What needs Debian's mirror. No service starts by itself here, as there is no systemd.
+	# These steps need Debian's mirror. No service starts by itself here, as there is no systemd.
 	printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
 	chmod 755 /usr/sbin/policy-rc.d
 	export DEBIAN_FRONTEND=noninteractive
@@ -96,7 +96,7 @@ for step in [0-9]*.sh; do
 	bash -e "$step" >/test/out 2>&1 || code=$?
 	command=$(head -n 1 "$step")
 	expected=${step%.sh}.expected
-	# What is refused fails.
+	# A refused command fails.
 	if [ -e "$expected" ] && grep -q '^weir: ' "$expected"; then
 		[ $code -ne 0 ] || fail "\`$command\` is not refused"
 	else

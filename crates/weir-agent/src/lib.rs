@@ -17,5 +17,5 @@ pub mod server;
 pub mod standalone;
 mod tokens;
 
-pub use agent::{agree::Agreements, check, run, store::Store};
+pub use agent::{agree::Agreements, check, restore, run, store::Store};
 pub use weir_datapath::engine::{DEVICE, forward};

@@ -29,8 +29,9 @@ use weir_netns_tests::{
 const DESCRIPTORS: usize = 1024;
 /// The agent takes 64 connections, and has descriptors of its own.
 const MAX_OPEN: usize = 192;
-/// The connections that are held or tried at a time, by so many threads of each kind.
+/// The connections at a time, of all kinds together.
 const CONNECTIONS: usize = 1000;
+/// The threads of each kind.
 const THREADS: usize = 10;
 /// The random bytes of one connection.
 const RANDOM: usize = 4000;

@@ -157,7 +157,17 @@ fn agent_that_keeps_at_its_end_does_so_until_a_reload_takes_it_back() {
     assert!(device.is_some(), "the division is gone");
     node.restart();
     assert_eq!(index_of(node.topology.node(), SCHEDULER), device, "the division is another one");
+    let beside = node.ran(&["agent", "--config", path.to_str().expect("it is text"), "--restore"]);
+    assert!(beside.code == Some(1) && beside.stderr.contains("another weir agent"), "{beside:?}");
     takes(&node, "restore");
     assert!(node.agent().stop(), "{}", node.agent().log());
+    assert_eq!(traces(node.topology.node()), found, "something is left");
+
+    // Without an agent that could be told, after a crash.
+    node.restart();
+    node.agent().kill();
+    assert_ne!(traces(node.topology.node()), found, "a crash leaves something");
+    let restored = node.ran(&["agent", "--config", path.to_str().expect("it is text"), "--restore"]);
+    assert!(restored.code == Some(0) && restored.stdout == "everything is put back\n", "{restored:?}");
     assert_eq!(traces(node.topology.node()), found, "something is left");
 }

@@ -142,15 +142,39 @@ struct Agent {
 }
 
 /// Runs the agent until it is told to stop.
+///
+/// # Errors
+/// It cannot begin, or cannot put everything back.
 pub fn run(path: &Path) -> anyhow::Result<()> {
+    begin(path, Until::Told)
+}
+
+/// Takes over what an agent that has ended left on this node, and puts everything back.
+///
+/// # Errors
+/// As [`run`].
+pub fn restore(path: &Path) -> anyhow::Result<()> {
+    begin(path, Until::Settled)
+}
+
+/// The end of an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// By a signal.
+    Told,
+    /// As soon as it knows what is there.
+    Settled,
+}
+
+fn begin(path: &Path, until: Until) -> anyhow::Result<()> {
     let mut netlink = Netlink::open()?;
     let config = links::of_route(config::load(path)?, &mut netlink);
     check::fits_node(path, &config, &mut netlink)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(path, config))
+    runtime.block_on(serve(path, config, until))
 }
 
-async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
+async fn serve(path: &Path, config: Config, until: Until) -> anyhow::Result<()> {
     let _lock = lock::take()?;
     let rights = config.access.rights().map_err(|why| check::unusable(path, why))?;
     let socket = Socket::bind(&config.agent.socket, &rights)?;
@@ -185,6 +209,10 @@ async fn serve(path: &Path, config: Config) -> anyhow::Result<()> {
     agent.sources.first_list().await;
     agent.turn();
     agent.settle();
+    if until == Until::Settled {
+        images.stop();
+        return agent.close().await;
+    }
     tracing::info!("{}", agent.classes.config().link.in_words());
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 

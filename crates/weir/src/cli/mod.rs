@@ -185,6 +185,7 @@ const AGENT_EXAMPLES: &str = "Examples:
   weir agent --config /etc/weir/weir.toml
   weir agent --config weir.toml --check        is the file good, here? change nothing
   weir agent --print-config > weir.toml        a file to begin with: fill in the link
+  weir agent --restore                         put back what an agent left that was killed
   WEIR_LOG=weir=debug weir agent               say more, on standard error
   weir agent --log-format json                 one object a line: time, level, target, message,
                                                and for an event its class and agreement
@@ -205,6 +206,9 @@ struct AgentArgs {
     /// Only print a configuration to fill in
     #[arg(long, conflicts_with_all = ["config", "check"])]
     print_config: bool,
+    /// Only put back what an agent that has ended left on this node
+    #[arg(long, conflicts_with_all = ["check", "print_config"])]
+    restore: bool,
     /// The form of the log on standard error: text, json, or journal (with sd-daemon's priorities)
     #[arg(long, value_enum, value_name = "FORMAT", env = log::FORMAT, default_value = "text")]
     #[arg(hide_possible_values = true)]
@@ -360,7 +364,12 @@ fn agent(args: &AgentArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode
             unsafe { std::env::set_var(log::FORMAT, args.log_format.word()) };
         }
         log_to_stderr(args.log_format)?;
-        weir_agent::run(config)?;
+        if args.restore {
+            weir_agent::restore(config)?;
+            writeln!(session.out, "everything is put back")?;
+        } else {
+            weir_agent::run(config)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
