@@ -22,16 +22,7 @@ fi
 
 work=$(mktemp -d)
 root=$work/root
-base=${XDG_CACHE_HOME:-$HOME/.cache}/weir/debootstrap/bookworm-iproute2.tar
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 2>/dev/null | sed 's,/$,,' | grep '/debian$' | head -n 1 || true)
-if [ ! -e "$base" ]; then
-	mkdir -p "$(dirname "$base")"
-	debootstrap --variant=minbase --include=iproute2,ca-certificates bookworm "$work/base" ${mirror:+"$mirror"} >"$work/log" ||
-		{ cat "$work/log" >&2; exit 1; }
-	tar -C "$work/base" --exclude=./var/cache/apt/archives/*.deb -cf "$base.new" .
-	mv "$base.new" "$base"
-	rm -rf "$work/base"
-fi
+base=$(scripts/debian-root.sh iproute2,ca-certificates)
 mkdir "$root"
 mount -t tmpfs -o size=4g tmpfs "$root"
 tar -C "$root" -xf "$base"
