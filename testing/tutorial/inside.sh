@@ -82,6 +82,17 @@ upgrade() {
 		pass "$package.deb ($(dpkg-query -W -f '${Version}' weir)) is installed under traffic: $(grep receiver /test/iperf3 | grep -o '[0-9]*/[0-9]* (0%)') datagrams are lost"
 	done
 	docker rm --force probe >/dev/null
+	# A version that refuses the configuration leaves the agent alone.
+	cp /etc/weir/weir.toml /test/kept.toml
+	echo '[nonsense]' >>/etc/weir/weir.toml
+	agent=$(weir status | sed -n 's/.*process \([0-9]*\).*/\1/p')
+	apt-get install -y -qq --allow-downgrades /test/weir-earlier.deb >/test/log 2>&1 || { cat /test/log >&2; fail "the package cannot be installed beside a bad configuration"; }
+	sleep 2
+	next=$(weir status | sed -n 's/.*process \([0-9]*\).*/\1/p')
+	[ "$next" = "$agent" ] && grep -q 'version before runs on' /test/log && grep -q nonsense /test/log ||
+		{ cat /test/log >&2; fail "the agent is process ${next:-none}, and was $agent"; }
+	cp /test/kept.toml /etc/weir/weir.toml
+	pass "a version that refuses the configuration leaves the agent alone"
 }
 
 for step in [0-9]*.sh; do
