@@ -25,8 +25,10 @@ use weir_units::BitRate;
 
 for_each_engine!(queues: versions_follow_each_other_without_a_lost_packet);
 
-/// How long traffic is watched around each change of the version.
-const WATCHED: Duration = Duration::from_secs(10);
+/// How long datagrams are counted around each change of the version.
+const COUNTED: Duration = Duration::from_secs(10);
+/// How long shares are watched after it.
+const WATCHED: Duration = Duration::from_secs(2);
 /// The least part of a share that arrives in each tenth of a second.
 const LOWEST: f64 = 0.8;
 
@@ -71,12 +73,13 @@ fn versions_follow_each_other_without_a_lost_packet(engine: EngineKind) {
     for (what, program) in [("upgrade", binary()), ("downgrade", earlier()), ("upgrade again", binary())] {
         let mut felt = || {
             let begin = Instant::now();
-            sleep(Duration::from_secs(2));
             let ended = node.agent().hand_over().expect("it ends");
             println!("{what}: the agent ended with {ended}");
             node.restart_as(&program);
-            sleep(WATCHED.saturating_sub(begin.elapsed()));
-            let part = |i: usize| record.lowest(i, begin, Instant::now()) / expected[i].goodput;
+            sleep(WATCHED);
+            let end = Instant::now();
+            sleep(COUNTED.saturating_sub(begin.elapsed()));
+            let part = |i: usize| record.lowest(i, begin, end) / expected[i].goodput;
             (0..expected.len()).map(part).fold(f64::INFINITY, f64::min)
         };
         let least = measure_once(&mut felt, |least| *least >= LOWEST);
