@@ -7,7 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::Node;
+use nix::sys::resource::{Resource, setrlimit};
+use weir_netlab::{topology::Spec, traffic::Load};
+
+use crate::{Division, Node, containers, party};
+
+/// The limit of the agent's descriptors.
+const DESCRIPTORS: usize = 1024;
 
 /// The most memory that an agent may ever hold.
 const MAX_MEMORY_KIB: u64 = 64 << 10;
@@ -15,6 +21,23 @@ const MAX_MEMORY_KIB: u64 = 64 << 10;
 const MAX_TICK_DELAY: Duration = Duration::from_secs(1);
 /// How long `weir ps` of root may take.
 pub const ROOT_ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+
+/// A node to attack, its division, and the words before the agent's program that limit its descriptors.
+///
+/// # Panics
+/// If it cannot be made.
+#[must_use]
+pub fn target() -> (Node, Division, [String; 2]) {
+    setrlimit(Resource::RLIMIT_NOFILE, 8192, 8192).expect("root may raise its limit");
+    let node = Node::build(&Spec { containers: containers(3), ..Spec::default() });
+    let division = Division::of([
+        party("C1").min(40).sends(Load::Tcp),
+        party("C2").weight(2).sends(Load::Tcp),
+        party("C3").max(10).sends(Load::Tcp),
+    ]);
+    let limit = ["prlimit".to_owned(), format!("--nofile={DESCRIPTORS}:{DESCRIPTORS}")];
+    (node, division, limit)
+}
 
 /// Ends the attack also if the test fails meanwhile.
 pub struct End<'a>(pub &'a AtomicBool);

@@ -11,22 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::{
-    resource::{Resource, setrlimit},
-    socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn},
-};
-use weir_netlab::{
-    topology::{Family, Spec},
-    traffic::Load,
-};
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
+use weir_netlab::topology::Family;
 use weir_netns_tests::{
-    Division, Need, Node, SECONDS,
-    attack::{End, ROOT_ANSWERED_WITHIN, ask_as_root, most_descriptors, unmoved},
-    can_run, check, containers, party,
+    Need, SECONDS,
+    attack::{End, ROOT_ANSWERED_WITHIN, ask_as_root, most_descriptors, target, unmoved},
+    can_run, check,
 };
 
-/// The limit of the agent's descriptors.
-const DESCRIPTORS: usize = 1024;
 /// The agent takes 64 connections, and has descriptors of its own.
 const MAX_OPEN: usize = 192;
 /// The connections at a time, of all kinds together.
@@ -116,15 +108,8 @@ fn port_under_attack_leaves_shares_ticks_memory_and_root_alone() {
     if !can_run(&Need::TRAFFIC) || !can_run(&[Need::Program("prlimit")]) {
         return;
     }
-    setrlimit(Resource::RLIMIT_NOFILE, 8192, 8192).expect("root may raise its limit");
-    let mut node = Node::build(&Spec { containers: containers(3), ..Spec::default() });
-    let division = Division::of([
-        party("C1").min(40).sends(Load::Tcp),
-        party("C2").weight(2).sends(Load::Tcp),
-        party("C3").max(10).sends(Load::Tcp),
-    ]);
+    let (mut node, division, limit) = target();
     let dir = tempfile::Builder::new().prefix("weir-test-").tempdir().expect("can make a directory");
-    let limit = ["prlimit".to_owned(), format!("--nofile={DESCRIPTORS}:{DESCRIPTORS}")];
     let port = SocketAddr::from(([127, 0, 0, 1], 9798));
     for tls in [None, Some(dir.path())] {
         let scheme = if tls.is_some() { "https" } else { "http" };

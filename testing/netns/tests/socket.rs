@@ -11,15 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::resource::{Resource, setrlimit};
-use weir_netlab::{
-    topology::{Family, Spec},
-    traffic::Load,
-};
+use weir_netlab::topology::{Family, Spec};
 use weir_netns_tests::{
-    Division, Need, Node, SECONDS, as_user,
-    attack::{End, ROOT_ANSWERED_WITHIN, ask_as_root, unmoved},
-    can_run, check, containers, http, party,
+    Need, Node, SECONDS, as_user,
+    attack::{End, ROOT_ANSWERED_WITHIN, ask_as_root, target, unmoved},
+    can_run, check, containers, http,
 };
 
 const READER: u32 = 4001;
@@ -100,8 +96,6 @@ fn user_does_what_its_right_allows_and_nothing_else() {
     }
 }
 
-/// The limit of the agent's descriptors.
-const DESCRIPTORS: usize = 1024;
 const IDLE: usize = 2000;
 const UNFINISHED: usize = 100;
 const NAMES: usize = 100_000;
@@ -175,14 +169,7 @@ fn socket_under_attack_leaves_shares_ticks_memory_and_root_alone() {
     if !can_run(&Need::TRAFFIC) || !can_run(&[Need::Program("prlimit")]) {
         return;
     }
-    setrlimit(Resource::RLIMIT_NOFILE, 8192, 8192).expect("root may raise its limit");
-    let mut node = Node::build(&Spec { containers: containers(3), ..Spec::default() });
-    let division = Division::of([
-        party("C1").min(40).sends(Load::Tcp),
-        party("C2").weight(2).sends(Load::Tcp),
-        party("C3").max(10).sends(Load::Tcp),
-    ]);
-    let limit = ["prlimit".to_owned(), format!("--nofile={DESCRIPTORS}:{DESCRIPTORS}")];
+    let (mut node, division, limit) = target();
     let access = format!("[access]\noperate = [\"{OPERATOR}\", \"@{GROUP}\"]\n");
     let config = node.config().division(&node, &division).behind(&limit).sections(&access);
     node.start(&config);

@@ -209,12 +209,10 @@ async fn serve(path: &Path, config: Config, until: Until) -> anyhow::Result<()> 
     agent.sources.first_list().await;
     agent.turn();
     agent.settle();
-    if until == Until::Settled {
-        images.stop();
-        return agent.close().await;
+    if until == Until::Told {
+        tracing::info!("{}", agent.classes.config().link.in_words());
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     }
-    tracing::info!("{}", agent.classes.config().link.in_words());
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 
     let mut clock = interval(TICK);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -222,6 +220,9 @@ async fn serve(path: &Path, config: Config, until: Until) -> anyhow::Result<()> 
     let mut rate_clock = interval(autorate::TICK);
     rate_clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let at_end = loop {
+        if until == Until::Settled {
+            break AtEnd::Restore;
+        }
         let until_change = agent.until_change().min(agent.sources.cni.until_look());
         tokio::select! {
             // A due tick comes before all waiting requests and changes.
