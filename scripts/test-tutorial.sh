@@ -16,11 +16,17 @@ for program in debootstrap dpkg-deb pivot_root; do
 	command -v $program >/dev/null || { echo "test-tutorial: $program is missing: scripts/install-deps.sh dist" >&2; exit 1; }
 done
 if [ "${IN_NAMESPACE:-}" != 1 ]; then
-	export IN_NAMESPACE=1
-	exec unshare --mount --pid --cgroup --fork --kill-child --propagation private "$0" "$dist"
+	work=$(mktemp -d)
+	export IN_NAMESPACE=1 work
+	had=$(find /sys/fs/cgroup -maxdepth 2 -name docker)
+	code=0
+	unshare --mount --pid --cgroup --fork --kill-child --propagation private "$0" "$dist" || code=$?
+	rm -rf --one-file-system "$work"
+	# dockerd leaves its empty cgroups.
+	[ -n "$had" ] || find /sys/fs/cgroup -depth -type d -path '*/docker*' -exec rmdir {} + 2>/dev/null || true
+	exit $code
 fi
 
-work=$(mktemp -d)
 root=$work/root
 base=$(scripts/debian-root.sh iproute2,ca-certificates)
 mkdir "$root"
