@@ -24,6 +24,8 @@ use weir_units::{BitRate, TcHandle};
 
 /// How long a repair may take. README says a second.
 const REPAIR_TIMEOUT: Duration = Duration::from_millis(1500);
+/// How long TCP may rest after a link was away.
+const TRAFFIC_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A node under load: C1 with weight 1, C2 with weight 3, and the host with weight 1. The
 /// host floods with UDP: its socket is not held back, and TCP's recovery from losses would
@@ -77,6 +79,17 @@ impl Busy {
         };
         let worst = measure_once(measure, |worst| *worst <= TOLERANCE);
         assert!(worst <= TOLERANCE, "{what}: {:.2} % off", worst * 100.0);
+    }
+
+    /// TCP notices by its own timer that a link is back. The timer doubles while the link is away.
+    fn wait_for_traffic(&self, what: &str) {
+        let start = Instant::now();
+        let all: Vec<&Stream> = self.streams.iter().collect();
+        while Stream::goodputs(&all, Duration::from_millis(300)).contains(&0.0) {
+            assert!(start.elapsed() < TRAFFIC_TIMEOUT, "{what}: a stream rests for {TRAFFIC_TIMEOUT:?}");
+        }
+        println!("{what:<44} all send within {:?}", start.elapsed());
+        sleep(Duration::from_millis(1500));
     }
 
     fn events(&self) -> Vec<Event> {
@@ -368,7 +381,7 @@ fn interfaces_that_go_come_back_or_are_renamed_keep_their_class() {
                 .then(|| format!("{:?} {:?}", class.interfaces, class.not_enforced_because))
         },
     );
-    sleep(Duration::from_secs(2));
+    busy.wait_for_traffic("a veth renamed");
     busy.assert_shares("a veth renamed");
 
     let from = last(&busy);
@@ -381,7 +394,7 @@ fn interfaces_that_go_come_back_or_are_renamed_keep_their_class() {
         },
     );
     busy.told_since(from, "the uplink renamed", "link", "wan0");
-    sleep(Duration::from_secs(2));
+    busy.wait_for_traffic("the uplink renamed");
     busy.assert_shares("the uplink renamed");
     let from = last(&busy);
     renamed(&busy.node, "wan0", UPLINK);
@@ -393,8 +406,7 @@ fn interfaces_that_go_come_back_or_are_renamed_keep_their_class() {
     sleep(Duration::from_millis(500));
     busy.after("the uplink set up", |n| drop(n.sh(&["ip", "link", "set", "dev", UPLINK, "up"])), incomplete);
     busy.told_since(from, "the uplink set up", "link", "up0 is up");
-    // TCP notices by itself, after its timer.
-    sleep(Duration::from_secs(3));
+    busy.wait_for_traffic("the uplink down and up");
     busy.assert_shares("the uplink down and up");
 
     // A new device in the old one's place.
@@ -424,7 +436,7 @@ fn interfaces_that_go_come_back_or_are_renamed_keep_their_class() {
         },
     );
     busy.told_since(from, "the uplink replaced", "link", UPLINK);
-    sleep(Duration::from_secs(3));
+    busy.wait_for_traffic("the uplink replaced");
     busy.assert_shares("the uplink replaced");
 }
 
