@@ -178,6 +178,14 @@ fn top_once_is_a_frame_as_text() {
 }
 
 #[test]
+fn top_of_a_download_that_is_not_shared_says_how_to_share_it() {
+    let agent = FakeAgent::start();
+    let top = ask(&agent, &["top", "--once", "--down"]);
+    assert_eq!((top.code, top.out.as_str()), (ExitCode::FAILURE, ""));
+    assert!(top.err.contains("this node does not share its download: `[link] download"), "{}", top.err);
+}
+
+#[test]
 fn top_without_a_terminal_says_what_to_use_instead() {
     let top = weir(&["top"]);
     assert_eq!(top.code, ExitCode::from(USAGE));

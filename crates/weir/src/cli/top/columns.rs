@@ -4,7 +4,7 @@ use ratatui_core::{style::Style, text::Span};
 use weir_api::{Activity, Class};
 use weir_units::BitRate;
 
-use super::{ink::Ink, state::Line};
+use super::{direction::Direction, ink::Ink, state::Line};
 use crate::cli::format;
 
 /// A column, in the order of the screen.
@@ -43,17 +43,21 @@ const MIN_BAR: u16 = 6;
 
 /// The columns that fit, each with its first character and its width. The first two characters of a
 /// line are for the mark of the selected class.
-pub(super) fn fit(lines: &[Line<'_>], width: u16) -> Vec<(Column, u16, u16)> {
+pub(super) fn fit(lines: &[Line<'_>], width: u16, direction: Direction) -> Vec<(Column, u16, u16)> {
     let longest = lines.iter().map(|line| Span::raw(name(line)).width()).max().unwrap_or(0);
     let name = u16::try_from(longest).unwrap_or(u16::MAX).clamp(8, (width / 5).clamp(8, 30));
-    let shown = COLUMNS.iter().filter(|(_, _, from)| *from <= width);
+    let wide_enough = |(column, wide, from): (Column, u16, u16)| {
+        let heading = u16::try_from(column.heading(direction).len()).unwrap_or(wide);
+        (column, if wide == 0 { wide } else { wide.max(heading) }, from)
+    };
+    let shown = COLUMNS.into_iter().map(wide_enough).filter(|(_, _, from)| *from <= width);
     let fixed: u16 =
-        shown.clone().map(|(column, wide, _)| if *column == Column::Name { name } else { *wide }).sum();
+        shown.clone().map(|(column, wide, _)| if column == Column::Name { name } else { wide }).sum();
     let gaps = u16::try_from(shown.clone().count()).unwrap_or(0) * 2;
     let bar = width.saturating_sub(fixed + gaps);
     let mut x = 2;
     let mut fitted = Vec::new();
-    for &(column, wide, _) in shown {
+    for (column, wide, _) in shown {
         let wide = match column {
             Column::Name => name,
             Column::Bar if bar < MIN_BAR => continue,
@@ -87,13 +91,14 @@ fn wait(class: &Class) -> String {
 }
 
 impl Column {
-    pub(super) fn heading(self) -> &'static str {
+    pub(super) fn heading(self, direction: Direction) -> &'static str {
         match self {
             Column::Name => "NAME",
             Column::Weight => "WEIGHT",
             Column::Min => "MIN",
             Column::Max => "MAX",
             Column::Allowed => "ALLOWED",
+            Column::Sending if direction == Direction::Down => "RECEIVING",
             Column::Sending => "SENDING",
             Column::Bar => "",
             Column::Backlog => "BACKLOG",

@@ -12,6 +12,7 @@ use weir_units::BitRate;
 use super::{
     bar::{Part, class_bar, stacked_bar},
     columns::{self, Column},
+    direction::Direction,
     ink::{Ink, class_style, put},
     panel::{explanation, panel},
     state::{Line, Mode, State, id},
@@ -119,6 +120,9 @@ fn title(state: &State, ink: Ink, area: Rect, buf: &mut Buffer) {
         return two_sided(Text::from(left), Text::default(), area, buf);
     };
     left.push(Span::styled(format!("  {} {}", status.link, status.capacity), ink.strong()));
+    if state.direction == Direction::Down {
+        left.push(Span::styled("  download", ink.strong()));
+    }
     left.push(Span::styled(
         format!("  {} · {} · {}", status.engine, status.allocator, status.attach),
         ink.dim(),
@@ -157,7 +161,7 @@ fn link(state: &State, status: &Status, ink: Ink, area: Rect, buf: &mut Buffer) 
         }
     }
     let left = Text::from(vec![
-        Span::styled(format!("sending {}", format::rate(status.rate)), ink.strong()),
+        Span::styled(format!("{} {}", state.direction.verb(), format::rate(status.rate)), ink.strong()),
         Span::raw(format!(" of {}, {}", status.capacity, format::percent(status.rate, status.capacity))),
     ]);
     let promised = format!("promised {} of {}", status.reserved, status.reservable);
@@ -201,14 +205,20 @@ fn table(state: &State, selected: Option<String>, ink: Ink, area: Rect, buf: &mu
         return;
     }
     let lines = state.lines();
-    let columns = columns::fit(&lines, area.width);
+    let columns = columns::fit(&lines, area.width, state.direction);
     let capacity = state.status.as_ref().map_or(BitRate::ZERO, |status| status.capacity);
     for (column, x, width) in &columns {
         let (x, y) = (area.x + x, area.y);
         if *column == Column::Bar {
             scale(capacity, ink, Rect::new(x, y, *width, 1), buf);
         } else {
-            put(column.heading(), ink.strong(), column.to_the_right(), Rect::new(x, y, *width, 1), buf);
+            put(
+                column.heading(state.direction),
+                ink.strong(),
+                column.to_the_right(),
+                Rect::new(x, y, *width, 1),
+                buf,
+            );
         }
     }
     let chosen = lines.iter().position(|line| selected.as_ref() == Some(&id(line.class))).unwrap_or(0);
@@ -297,18 +307,23 @@ fn footer(state: &State, ink: Ink, area: Rect, buf: &mut Buffer) {
                     ("↑↓", "select"),
                     ("+-", "weight"),
                     ("e", "explain"),
+                    ("d", state.direction.other().name()),
                     pause,
                 ],
                 _ => vec![("q", "quit"), ("1-4", "tabs"), ("↑↓", "scroll"), pause],
             };
             for (key, does) in keys {
+                spans.push(Span::raw(if spans.is_empty() { "" } else { "   " }));
                 spans.push(Span::styled(key.to_owned(), ink.strong()));
-                spans.push(Span::raw(format!(" {does}   ")));
+                spans.push(Span::raw(format!(" {does}")));
             }
             Text::from(spans)
         }
     };
-    let legend = if state.tab == Tab::Classes { "█ sending ░ allowed [ min ] max" } else { "" };
+    let legend = match state.tab {
+        Tab::Classes => format!("█ {} ░ allowed [ min ] max", state.direction.verb()),
+        _ => String::new(),
+    };
     let legend = Text::styled(legend, ink.dim());
     two_sided(left, legend, area, buf);
 }

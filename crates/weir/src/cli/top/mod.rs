@@ -5,6 +5,7 @@
 
 mod bar;
 mod columns;
+mod direction;
 mod draw;
 mod ink;
 mod panel;
@@ -30,6 +31,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use weir_api::{Client, ClientError, SetPolicies};
 
 use super::{Look, Session, Usage};
+use direction::Direction;
 use ink::Ink;
 use screen::Screen;
 use state::{Action, Sort, State, Update};
@@ -38,6 +40,7 @@ use tab::Tab;
 const EXAMPLES: &str = "Examples:
   weir top                 full screen, once a second
   weir top --sort name     a steady order
+  weir top --down          what arrives, where the download is shared
   weir top --once          one frame as text, for a log or a mail
   weir top --json          status and classes, one object a second, for programs
 
@@ -47,12 +50,13 @@ Keys:
   e          explain why it gets what it gets
   s          sort by rate, allocation, backlog, drops, weight, name
   /          show only names and groups that contain a text
+  d          what arrives, and what leaves again
   p          pause, and go on
   1 to 4     classes, agreements, images, congestion control; Tab opens the next one
   q          quit
 
-A class's bar goes from 0 to the link's capacity: what it sends, what it may send beyond
-that, [ its minimum, ] its maximum.";
+A class's bar goes from 0 to the link's capacity: what it sends or receives, what it may have
+beyond that, [ its minimum, ] its maximum.";
 
 /// How often the agent is asked.
 const EVERY: Duration = Duration::from_secs(1);
@@ -63,13 +67,17 @@ pub(super) struct TopArgs {
     /// Print one frame as text, and end
     #[arg(long)]
     once: bool,
+    /// Begin with what arrives by the link
+    #[arg(long)]
+    down: bool,
     /// The first sort key
     #[arg(long, value_enum, default_value_t = Sort::Rate, value_name = "COLUMN")]
     sort: Sort,
 }
 
 pub(super) fn run(args: &TopArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
-    let state = State::new(session.client.address(), args.sort);
+    let direction = if args.down { Direction::Down } else { Direction::Up };
+    let state = State::new(session.client.address(), args.sort, direction);
     if session.json {
         return figures(args.once, session);
     }
@@ -88,6 +96,9 @@ pub(super) fn run(args: &TopArgs, session: &mut Session<'_>) -> anyhow::Result<E
 /// Prints one frame as wide as the terminal, or 100 characters wide.
 fn one_frame(mut state: State, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     state.apply(sample(&session.client)?);
+    if let Some(note) = state.note.as_ref().filter(|note| note.bad) {
+        anyhow::bail!("{}", note.text);
+    }
     let width =
         if session.look.terminal { crossterm::terminal::size().map_or(100, |(width, _)| width) } else { 100 };
     write!(session.out, "{}", draw::as_text(&state, width))?;

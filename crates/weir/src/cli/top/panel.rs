@@ -11,6 +11,7 @@ use weir_api::Class;
 use weir_units::BitRate;
 
 use super::{
+    direction::Direction,
     ink::{Ink, class_style, put},
     state::{HISTORY, State, id},
 };
@@ -54,36 +55,43 @@ pub(super) fn panel(state: &State, class: &Class, ink: Ink, area: Rect, buf: &mu
         ..inner
     };
     if rest.width >= 24 {
-        details(class, ink, rest, buf);
+        details(state.direction, class, ink, rest, buf);
     }
 }
 
-fn details(class: &Class, ink: Ink, area: Rect, buf: &mut Buffer) {
+fn held_back(class: &Class) -> String {
+    match class.backpressured_ms {
+        0 => "never held back".to_owned(),
+        ms => format!("held back for {}", format::millis(ms)),
+    }
+}
+
+fn details(direction: Direction, class: &Class, ink: Ink, area: Rect, buf: &mut Buffer) {
     let mut lines = vec![(explain::policy(&class.policy), ink.plain())];
     if let Some(why) = &class.not_enforced_because {
         lines.push((format!("! not enforced: {why}"), ink.bad()));
     }
-    let held = match class.backpressured_ms {
-        0 => "never held back".to_owned(),
-        ms => format!("held back for {}", format::millis(ms)),
-    };
-    lines.extend([
-        (format!("{}, {} drops", held, class.drops), ink.plain()),
-        (
+    let traffic = match direction {
+        Direction::Up => [
+            format!("{}, {} drops", held_back(class), class.drops),
             format!("sent {} in {} packets, {} stayed here", class.bytes, class.packets, class.local_bytes),
-            ink.plain(),
+        ],
+        Direction::Down => [
+            format!("{} drops", class.drops),
+            format!("received {} in {} packets", class.bytes, class.packets),
+        ],
+    };
+    lines.extend(traffic.map(|text| (text, ink.plain())));
+    lines.extend([(
+        format!(
+            "{} from {} {} {}",
+            class.handle.as_deref().unwrap_or("no handle"),
+            class.source,
+            class.group.as_deref().unwrap_or_default(),
+            class.interfaces.join(" ")
         ),
-        (
-            format!(
-                "{} from {} {} {}",
-                class.handle.as_deref().unwrap_or("no handle"),
-                class.source,
-                class.group.as_deref().unwrap_or_default(),
-                class.interfaces.join(" ")
-            ),
-            ink.dim(),
-        ),
-    ]);
+        ink.dim(),
+    )]);
     let wrapped = lines.iter().flat_map(|(text, style)| {
         wrap(text, usize::from(area.width)).into_iter().map(move |line| (line, *style))
     });

@@ -9,7 +9,7 @@ use weir_api::{Class, ClassKind, Explanation, PolicyChange, Status};
 use weir_share::Weight;
 use weir_units::BitRate;
 
-use super::tab::Tab;
+use super::{direction::Direction, tab::Tab};
 
 /// The length of the selected class's history, seconds.
 pub(super) const HISTORY: usize = 60;
@@ -137,8 +137,12 @@ pub(super) struct Line<'a> {
 pub(super) struct State {
     /// The agent's socket, for the message if it does not answer.
     pub(super) socket: String,
+    pub(super) direction: Direction,
+    /// The figures of the direction that is shown.
     pub(super) status: Option<Status>,
     pub(super) classes: Vec<Class>,
+    /// The last sample, of both directions.
+    sample: Option<(Status, Vec<Class>)>,
     /// The last rates by the class's [`id`]: newest last, at most [`HISTORY`].
     pub(super) history: HashMap<String, VecDeque<BitRate>>,
     /// The number of the colour by the class's [`id`]. A class keeps its colour while it exists.
@@ -163,9 +167,11 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(socket: String, sort: Sort) -> State {
+    pub(super) fn new(socket: String, sort: Sort, direction: Direction) -> State {
         State {
             socket,
+            direction,
+            sample: None,
             status: None,
             classes: Vec::new(),
             history: HashMap::new(),
@@ -242,9 +248,8 @@ impl State {
                 self.note.take_if(|note| note.left == 0);
                 self.silence = None;
                 if !self.paused {
-                    self.remember(&classes);
-                    self.status = Some(*status);
-                    self.classes = classes;
+                    self.sample = Some((*status, classes));
+                    self.show_sample();
                 }
             }
             Update::Silence(why) => {
@@ -252,7 +257,9 @@ impl State {
                 self.silence = Some((why, tries + 1));
             }
             Update::Changed(Ok(changed)) => {
-                for class in changed {
+                let Some((status, _)) = &self.sample else { return };
+                let shown = self.direction.of(status, &changed).map_or(Vec::new(), |(_, classes)| classes);
+                for class in shown {
                     self.note = Note::good(format!("{} has weight {} now", class.name, class.policy.weight));
                     if let Some(known) = self.classes.iter_mut().find(|known| id(known) == id(&class)) {
                         *known = class;
@@ -271,6 +278,24 @@ impl State {
                 }
             }
         }
+    }
+
+    /// Shows the last sample in the chosen direction, or what leaves if the node does not share the other.
+    fn show_sample(&mut self) {
+        let Some((status, classes)) = &self.sample else { return };
+        let Some((status, classes)) = self.direction.of(status, classes) else {
+            let text = "this node does not share its download: `[link] download = \"50mbit\"` does";
+            (self.direction, self.note) = (Direction::Up, Note::bad(text.to_owned()));
+            return self.show_sample();
+        };
+        self.remember(&classes);
+        (self.status, self.classes) = (Some(status), classes);
+    }
+
+    fn turn(&mut self) {
+        self.direction = self.direction.other();
+        self.history.clear();
+        self.show_sample();
     }
 
     fn remember(&mut self, classes: &[Class]) {
@@ -355,6 +380,7 @@ impl State {
             KeyCode::Char('q') => return Action::Quit,
             KeyCode::Char('s') => self.sort = self.sort.next(),
             KeyCode::Char('/') => self.mode = Mode::Filter,
+            KeyCode::Char('d') => self.turn(),
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
             KeyCode::Char('+' | '=') => return self.change_weight(true),
             KeyCode::Char('-' | '_') => return self.change_weight(false),
@@ -438,6 +464,6 @@ impl State {
         class.policy.weight = weight;
         self.selected = Some(chosen);
         self.note = Note::good(format!("{name}: weight {old} -> {new} ..."));
-        Action::Set(PolicyChange { name, weight: Some(Some(weight)), ..PolicyChange::default() })
+        Action::Set(self.direction.change(name, weight))
     }
 }

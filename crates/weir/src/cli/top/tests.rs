@@ -7,6 +7,7 @@ use weir_api::{Activity, ClassKind, PolicyChange};
 use weir_units::{BitRate, Bytes};
 
 use super::{
+    direction::Direction,
     draw,
     ink::Ink,
     panel::wrap,
@@ -18,7 +19,7 @@ use weir_fake_agent as fake;
 
 /// A state after one sample of the fake agent.
 fn state() -> State {
-    let mut state = State::new("/run/weir/weir.sock".to_owned(), Sort::Rate);
+    let mut state = State::new("/run/weir/weir.sock".to_owned(), Sort::Rate, Direction::Up);
     state.apply(sample());
     state
 }
@@ -80,11 +81,52 @@ sending 94.7mbit of 100mbit, 94.7 %                                             
     assert!(all.contains("╭ video over the last 60 s ─"), "{all}");
     assert!(all.contains("weight 3 (weir set), no min, no max"), "{all}");
     assert!(all.contains("held back for 81.5s, 12 drops"), "{all}");
-    assert!(
-        lines[21]
-            .starts_with("q quit   s sort: rate   / filter   ↑↓ select   +- weight   e explain   p pause")
-    );
+    assert!(lines[21].starts_with(
+        "q quit   s sort: rate   / filter   ↑↓ select   +- weight   e explain   d down   p pause"
+    ));
     assert!(lines[21].ends_with("█ sending ░ allowed [ min ] max"));
+}
+
+/// A state of a node that shares its download, of which `web` receives 16 Mbit/s.
+fn both_directions() -> State {
+    let (mut status, mut classes) = (fake::status(), fake::classes());
+    status.download = Some(fake::download_status());
+    for class in classes.iter_mut().filter(|class| class.name != "camera") {
+        class.down = Some(fake::download(BitRate::mbit(if class.name == "web" { 16 } else { 0 })));
+    }
+    let mut state = state();
+    state.apply(Update::Sample(Box::new(status), classes));
+    state
+}
+
+#[test]
+fn letter_d_shows_what_arrives_and_changes_its_weights() {
+    let mut state = both_directions();
+    assert_eq!(press(&mut state, KeyCode::Char('d')), Action::None);
+    let lines = screen(&state, 120, 22);
+    assert!(lines[0].starts_with(" weir   eth0 50mbit  download"), "{}", lines[0]);
+    assert!(lines[2].starts_with("receiving 16mbit of 50mbit, 32.0 %"), "{}", lines[2]);
+    assert!(lines[2].ends_with("promised 0bit of 47.5mbit"), "{}", lines[2]);
+    let all = lines.join("\n");
+    assert!(all.contains("RECEIVING") && !all.contains("SENDING"), "{all}");
+    let web = lines.iter().find(|line| line.contains("▶ web")).unwrap();
+    assert!(web.contains("20mbit") && web.contains("16mbit"), "{web}");
+    assert!(!names(&state).contains(&"camera"), "it has no part of the download");
+    assert!(all.contains("3 drops") && !all.contains("held back"), "{all}");
+    let Action::Set(change) = press(&mut state, KeyCode::Char('+')) else { panic!("it changes the weight") };
+    assert_eq!((change.name.as_str(), change.weight), ("web", None));
+    assert!(change.down.unwrap().weight.unwrap().is_some());
+    press(&mut state, KeyCode::Char('d'));
+    assert!(screen(&state, 120, 22)[2].starts_with("sending 94.7mbit of 100mbit"));
+}
+
+#[test]
+fn node_without_a_shared_download_says_how_to_share_it() {
+    let mut state = state();
+    press(&mut state, KeyCode::Char('d'));
+    let lines = screen(&state, 120, 22);
+    assert!(lines[2].starts_with("sending"), "{}", lines[2]);
+    assert!(lines[21].contains("does not share its download: `[link] download"), "{}", lines[21]);
 }
 
 #[test]
@@ -105,7 +147,7 @@ fn numbers_stand_in_line_and_bars_end_together() {
 
 #[test]
 fn without_an_agent_the_screen_says_so_and_keeps_what_it_knew() {
-    let mut empty = State::new("/tmp/x.sock".to_owned(), Sort::Rate);
+    let mut empty = State::new("/tmp/x.sock".to_owned(), Sort::Rate, Direction::Up);
     assert!(screen(&empty, 80, 10)[0].contains("asking the agent at /tmp/x.sock"));
     empty.apply(Update::Silence("cannot reach the agent".to_owned()));
     assert!(screen(&empty, 80, 10)[1].contains("agent unreachable, retrying (1): cannot reach the agent"));
@@ -326,7 +368,7 @@ fn a_class_keeps_its_colour_and_a_newcomer_takes_a_free_one() {
 fn a_row_out_of_sight_comes_into_sight_when_selected() {
     let classes: Vec<_> =
         (0..100).map(|n| fake::class(&format!("c{n:02}"), BitRate::mbit(1), BitRate(n))).collect();
-    let mut state = State::new(String::new(), Sort::Name);
+    let mut state = State::new(String::new(), Sort::Name, Direction::Up);
     state.apply(Update::Sample(Box::new(fake::status()), classes));
     for _ in 0..60 {
         press(&mut state, KeyCode::Down);
@@ -359,7 +401,10 @@ fn one_frame_as_text_has_every_class() {
     assert!(lines[0].starts_with(" weir   eth0 100mbit"), "{text}");
     assert!(lines[10].contains("camera") && lines[10].ends_with("idle!"), "{text}");
     assert!(lines.iter().all(|line| !line.contains('\u{1b}') && !line.ends_with(' ')), "{text}");
-    assert!(draw::as_text(&State::new("x".to_owned(), Sort::Rate), 100).contains("asking the agent"));
+    assert!(
+        draw::as_text(&State::new("x".to_owned(), Sort::Rate, Direction::Up), 100)
+            .contains("asking the agent")
+    );
 }
 
 #[test]
@@ -408,7 +453,7 @@ proptest! {
         keys in prop::collection::vec(prop::sample::select(vec!['+', '-', 'e', 's', 'p', '/', 'a', 'j', 'k', 'q']), 0..12),
         history in prop::collection::vec(any::<u64>(), 0..60),
     ) {
-        let mut state = State::new("/s".to_owned(), Sort::Rate);
+        let mut state = State::new("/s".to_owned(), Sort::Rate, Direction::Up);
         let mut status = fake::status();
         status.capacity = BitRate(capacity);
         state.apply(Update::Sample(Box::new(status), classes.clone()));
