@@ -3,7 +3,7 @@
 //! The same code sets up a fresh node, adopts the tree of an agent that died, and repairs
 //! what someone altered: it compares what should be with what the kernel says is there.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Instant};
 
 use weir_netlink::{
     Request,
@@ -25,6 +25,8 @@ pub struct Htb {
     found: Vec<FoundClass>,
     /// The wanted tree, its rates in bytes of the uplink.
     nodes: Vec<tree::Node>,
+    corrections: tree::Corrections,
+    opened: Instant,
     /// The ratio of HTB's bytes to the uplink's, where they differ.
     scales: Option<Scales>,
     /// The header that tc counts of each packet.
@@ -67,6 +69,8 @@ impl Htb {
             applied: BTreeMap::new(),
             found: Vec::new(),
             nodes: Vec::new(),
+            corrections: tree::Corrections::default(),
+            opened: Instant::now(),
             scales,
             header,
             framed: None,
@@ -116,6 +120,7 @@ impl Htb {
     /// Makes the kernel's tree the wanted one, in HTB's own bytes.
     fn enforce(&mut self) -> Result<usize, EngineError> {
         let mut wanted = self.nodes.clone();
+        self.corrections.correct(&mut wanted);
         if let Some(scales) = &self.scales {
             wanted.iter_mut().for_each(|node| scales.scale_to_htb(&mut node.class));
         }
@@ -217,7 +222,9 @@ impl Engine for Htb {
     /// are as wanted.
     fn apply(&mut self, plan: &Plan<'_>, hold: bool) -> Result<usize, EngineError> {
         let shape = plan.shape.with_header(self.header);
-        tree::build(&Plan { shape: &shape, ..*plan }, &mut self.nodes);
+        let plan = Plan { shape: &shape, ..*plan };
+        tree::build(&plan, &mut self.nodes);
+        self.corrections.follow(&plan, &self.nodes);
         LineCounts::follow(&mut self.framed, shape.framing);
         self.holds = hold;
         self.enforce()
@@ -272,11 +279,12 @@ impl Engine for Htb {
             self.applied.retain(|minor, _| found.contains(minor));
             drift += before - self.applied.len();
         }
-        if let Some(scales) = &mut self.scales
-            && scales.look(&self.nodes)?
-            && drift == 0
-            && !self.holds
-        {
+        let is_corrected = self.corrections.look(out, weir_units::Instant(self.opened.elapsed()));
+        let is_rescaled = match &mut self.scales {
+            Some(scales) => scales.look(&self.nodes)?,
+            None => false,
+        };
+        if (is_corrected || is_rescaled) && drift == 0 && !self.holds {
             self.enforce()?;
         }
         Ok(drift)

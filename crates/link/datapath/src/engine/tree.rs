@@ -22,6 +22,7 @@
 //! share instead; rates equal to the allocations of active classes alone oversell the
 //! link whenever a sleeper wakes.)
 
+mod correction;
 mod quanta;
 mod rates;
 #[cfg(test)]
@@ -32,6 +33,8 @@ use std::time::Duration;
 use weir_netlink::tc::{HtbClass, Leaf};
 use weir_share::Policy;
 use weir_units::{BitRate, Bytes, Framing, RateFraming, TcHandle};
+
+pub use correction::Corrections;
 
 use super::{
     MAJOR, ROOT,

@@ -38,7 +38,7 @@ use weir_netlink::{
     Netlink,
     tc::{self, Counters, HtbClass},
 };
-use weir_units::{Framing, TcHandle};
+use weir_units::TcHandle;
 
 pub use self::schedule::Lateness;
 use self::{
@@ -108,6 +108,10 @@ pub struct User {
     /// Its thread goes before others.
     ahead: bool,
     nodes: Vec<tree::Node>,
+    corrections: tree::Corrections,
+    opened: Instant,
+    /// Classes keep the rates of an earlier agent.
+    holds: bool,
     /// When it was last looked whether the device is there.
     patrolled: Option<Instant>,
     writes: u64,
@@ -144,6 +148,9 @@ impl User {
                     late: Lateness::default(),
                     ahead: false,
                     nodes: Vec::new(),
+                    corrections: tree::Corrections::default(),
+                    opened: Instant::now(),
+                    holds: false,
                     patrolled: None,
                     writes: 0,
                 };
@@ -281,20 +288,17 @@ impl Engine for User {
     }
 
     fn apply(&mut self, plan: &Plan<'_>, hold: bool) -> Result<usize, EngineError> {
-        let mut nodes = std::mem::take(&mut self.nodes);
         // The forwarder knows each packet's length. The tree's rates need no form of their own.
         let shape = Shape { framing: None, ..*plan.shape };
-        tree::build(&Plan { shape: &shape, ..*plan }, &mut nodes);
+        let unframed = Plan { shape: &shape, ..*plan };
+        tree::build(&unframed, &mut self.nodes);
+        self.corrections.follow(&unframed, &self.nodes);
+        self.holds = hold;
         let queues = plan.members.len().next_power_of_two().min(MAX_QUEUES);
         if queues > self.queues {
             self.begin_again(queues)?;
         }
-        if hold {
-            self.hold(&mut nodes);
-        }
-        let result = self.write(plan.shape.split, plan.shape.framing, &nodes);
-        self.nodes = nodes;
-        result
+        self.enforce(plan.shape.split, plan.shape.framing.map(Line::from))
     }
 
     fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError> {
@@ -317,6 +321,13 @@ impl Engine for User {
                 Measured { minor, counters }
             },
         ));
+        let is_corrected = self.corrections.look(out, weir_units::Instant(self.opened.elapsed()));
+        if let Some(split) = self.split
+            && is_corrected
+            && !self.holds
+        {
+            self.enforce(split, self.line)?;
+        }
         Ok(0)
     }
 
@@ -390,14 +401,24 @@ impl Device for User {
 }
 
 impl User {
+    /// Makes the forwarder's tree the wanted one, corrected.
+    fn enforce(&mut self, split: bool, line: Option<Line>) -> Result<usize, EngineError> {
+        let mut wanted = self.nodes.clone();
+        self.corrections.correct(&mut wanted);
+        if self.holds {
+            self.hold(&mut wanted);
+        }
+        self.write(split, line, &wanted)
+    }
+
     /// Makes the forwarder's tree the given one; sends only what differs.
     fn write(
         &mut self,
         split: bool,
-        framing: Option<Framing>,
+        line: Option<Line>,
         wanted: &[tree::Node],
     ) -> Result<usize, EngineError> {
-        let changes = self.changes(split, framing.map(Line::from), wanted);
+        let changes = self.changes(split, line, wanted);
         if changes.is_empty() {
             return Ok(0);
         }
