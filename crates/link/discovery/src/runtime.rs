@@ -4,11 +4,15 @@ use std::{
     convert::Infallible,
     fmt, io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use tokio::{
-    sync::watch::{Receiver, Sender},
+    sync::{
+        Notify,
+        watch::{Receiver, Sender},
+    },
     task::JoinHandle,
     time::sleep,
 };
@@ -109,6 +113,7 @@ pub struct Watcher {
     source: Source,
     socket: PathBuf,
     snapshots: Receiver<Snapshot>,
+    look: Arc<Notify>,
     task: JoinHandle<Infallible>,
 }
 
@@ -117,9 +122,10 @@ impl Watcher {
         source: Source,
         socket: PathBuf,
         snapshots: Receiver<Snapshot>,
+        look: Arc<Notify>,
         task: JoinHandle<Infallible>,
     ) -> Watcher {
-        Watcher { source, socket, snapshots, task }
+        Watcher { source, socket, snapshots, look, task }
     }
 
     /// The runtime.
@@ -132,6 +138,12 @@ impl Watcher {
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Says that a container seems to be new. A runtime that tells of it late is asked some times in the next half
+    /// second.
+    pub fn look(&self) {
+        self.look.notify_one();
     }
 
     /// The latest snapshot, and those to come.

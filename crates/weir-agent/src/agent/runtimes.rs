@@ -89,6 +89,11 @@ impl Runtimes {
         told
     }
 
+    /// Has the runtimes looked at that tell of new containers late.
+    pub(super) fn look(&self) {
+        self.watched.iter().for_each(|watched| watched.watcher.look());
+    }
+
     /// The warnings about runtimes that do not answer.
     pub(super) fn lost(&self) -> Vec<String> {
         let lost = |Watched { watcher, snapshots }: &Watched| {

@@ -1,6 +1,8 @@
 //! The sources of classes: who tells of containers, when the node's classes must be discovered again, and the
 //! warnings of the last discovery.
 
+use std::collections::BTreeSet;
+
 use weir_netlink::{Netlink, NetlinkError};
 use weir_units::Instant;
 
@@ -24,6 +26,8 @@ pub(super) struct Sources {
     /// The cgroups of classes.
     cgroups: CgroupWatch,
     unclaimed: Unclaimed,
+    /// The interfaces that no source knew at the last discovery, by index.
+    strangers: BTreeSet<u32>,
     /// The node's classes must be discovered again.
     is_due: bool,
     discovered_at: Instant,
@@ -46,6 +50,7 @@ impl Sources {
             cluster,
             cgroups: CgroupWatch::default(),
             unclaimed: Unclaimed::default(),
+            strangers: BTreeSet::new(),
             is_due: true,
             discovered_at: Instant::default(),
             warnings: Vec::new(),
@@ -95,6 +100,11 @@ impl Sources {
         self.unclaimed = unclaimed;
         let mut found = found?;
         self.discovered_at = now;
+        let strangers: BTreeSet<u32> = found.discovery.strangers.iter().map(|port| port.0).collect();
+        if !strangers.is_subset(&self.strangers) {
+            self.runtimes.look();
+        }
+        self.strangers = strangers;
         self.is_due = self.cni.follow(&found.discovery.fates);
         self.is_due |= self.cgroups.follow(std::mem::take(&mut found.discovery.cgroups));
         Ok(found)

@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
@@ -77,7 +78,8 @@ pub fn watch(options: Options) -> Watcher {
     let (sender, snapshots) = watch::channel(Snapshot::default());
     let socket = options.socket.clone();
     let watch = Watch { options, node: Node::here(), sender, entries: BTreeMap::new() };
-    Watcher::new(Source::Containerd, socket, snapshots, tokio::spawn(watch.run()))
+    // Its events come at once.
+    Watcher::new(Source::Containerd, socket, snapshots, Arc::default(), tokio::spawn(watch.run()))
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -21,7 +21,10 @@ use std::{
 };
 
 use tokio::{
-    sync::watch::{self, Sender},
+    sync::{
+        Notify,
+        watch::{self, Sender},
+    },
     task::JoinSet,
     time::{Instant, sleep, timeout_at},
 };
@@ -51,6 +54,8 @@ pub struct Options {
     pub pause: Duration,
     /// The time between two readings of everything, in case an event was lost.
     pub refresh: Duration,
+    /// Its events come late. [`Watcher::look`] has it asked before.
+    pub tells_late: bool,
 }
 
 impl Options {
@@ -64,13 +69,14 @@ impl Options {
             time_limit: Duration::from_secs(10),
             pause: Duration::from_secs(2),
             refresh: Duration::from_secs(60),
+            tells_late: false,
         }
     }
 
-    /// The same of Podman's socket.
+    /// The same of Podman's socket. Podman 4 tells of a start a fifth of a second late.
     #[must_use]
     pub fn podman(socket: impl Into<PathBuf>) -> Options {
-        Options { source: Source::Podman, ..Options::at(socket) }
+        Options { source: Source::Podman, tells_late: true, ..Options::at(socket) }
     }
 }
 
@@ -92,8 +98,17 @@ pub async fn images_in_use(options: &Options) -> Result<Vec<String>, Unavailable
 fn watch_on(options: Options, node: Node) -> Watcher {
     let (sender, snapshots) = watch::channel(Snapshot::default());
     let (source, socket) = (options.source, options.socket.clone());
-    let watch = Watch { options, node, sender, entries: BTreeMap::new(), doubtful: BTreeMap::new() };
-    Watcher::new(source, socket, snapshots, tokio::spawn(watch.run()))
+    let look = Arc::new(Notify::new());
+    let watch = Watch {
+        options,
+        node,
+        sender,
+        entries: BTreeMap::new(),
+        doubtful: BTreeMap::new(),
+        look: Arc::clone(&look),
+        next_look: None,
+    };
+    Watcher::new(source, socket, snapshots, look, tokio::spawn(watch.run()))
 }
 
 /// How many containers are asked about at once.
@@ -107,6 +122,8 @@ const FLOOD: usize = 1024;
 const FLOOD_PAUSE: Duration = Duration::from_secs(2);
 /// The longest time for which changes are gathered while they do not end.
 const LONGEST_SETTLE: Duration = Duration::from_millis(400);
+/// The pauses, ms, before a runtime is asked whether a new interface is that of a container.
+const LOOKS: [u64; 6] = [20, 40, 60, 80, 120, 180];
 /// A pause between changes that ends a row of them.
 const CALM: Duration = Duration::from_millis(500);
 
@@ -122,6 +139,10 @@ struct Watch {
     entries: BTreeMap<String, Entry>,
     /// Those whose last reading failed, and how.
     doubtful: BTreeMap<String, Unavailable>,
+    /// A container seems to be new.
+    look: Arc<Notify>,
+    /// The index of the next one of [`LOOKS`], and its moment.
+    next_look: Option<(usize, Instant)>,
 }
 
 impl Watch {
@@ -162,24 +183,36 @@ impl Watch {
                 continue;
             };
             // A change right after a change: the next ones are gathered for longer.
-            let is_calm = waits.elapsed() > settle + CALM;
-            settle = if is_calm { self.options.settle } else { (settle * 2).min(LONGEST_SETTLE) };
+            if !told.is_empty() {
+                let is_calm = waits.elapsed() > settle + CALM;
+                settle = if is_calm { self.options.settle } else { (settle * 2).min(LONGEST_SETTLE) };
+            }
             changed = told;
         }
     }
 
-    /// Waits for a change, no longer than to a moment, then for those that follow closely;
+    /// Waits for a change, no longer than to a moment or to the next look, then for those that follow closely;
     /// the ids of what changed. None if more is told than is read.
     async fn changes(
-        &self,
+        &mut self,
         events: &mut Events,
         until: Instant,
         settle: Duration,
     ) -> Result<Option<BTreeSet<String>>, Unavailable> {
         let mut changed = BTreeSet::new();
-        let mut end = until;
+        let mut end = self.next_look.map_or(until, |(_, at)| until.min(at));
         let mut told = 0;
-        while let Ok(event) = timeout_at(end, events.next()).await {
+        loop {
+            let event = tokio::select! {
+                event = timeout_at(end, events.next()) => event,
+                () = self.look.notified(), if self.options.tells_late => {
+                    let first = Instant::now() + Duration::from_millis(LOOKS[0]);
+                    self.next_look = Some((0, first));
+                    end = end.min(first);
+                    continue;
+                }
+            };
+            let Ok(event) = event else { break };
             if changed.is_empty() {
                 end = Instant::now() + settle;
             }
@@ -188,6 +221,10 @@ impl Watch {
             if told > FLOOD {
                 return Ok(None);
             }
+        }
+        if let Some((number, _)) = self.next_look.filter(|(_, at)| *at <= Instant::now()) {
+            let pause = LOOKS.get(number + 1);
+            self.next_look = pause.map(|ms| (number + 1, Instant::now() + Duration::from_millis(*ms)));
         }
         Ok(Some(changed))
     }
@@ -224,6 +261,9 @@ impl Watch {
             self.doubtful.remove(&id);
             match answer {
                 Ok(Some(inspected)) => {
+                    if !self.entries.contains_key(&id) {
+                        self.next_look = None;
+                    }
                     self.entries.insert(id, Entry::read(inspected, image, (self.options.source, &self.node)));
                 }
                 Ok(None) => {

@@ -138,6 +138,31 @@ async fn a_burst_of_events_is_answered_by_one_list_and_one_snapshot() {
 }
 
 #[tokio::test]
+async fn container_that_is_told_of_late_is_found_by_looks_that_end() {
+    let fake = Fake::started();
+    let watcher = watch_on(Options { tells_late: true, ..options(&fake) }, node());
+    let mut snapshots = watcher.snapshots();
+    until(&mut snapshots, is_well).await;
+    watcher.look();
+    // Its interface is there before it runs.
+    sleep(Duration::from_millis(100)).await;
+    let begun = Instant::now();
+    fake.world().containers.insert("c1".into(), container("c1", "one"));
+    until(&mut snapshots, |snapshot| names(snapshot) == ["one"]).await;
+    assert!(begun.elapsed() < Duration::from_millis(400), "{:?}", begun.elapsed());
+    let asked = fake.asked("containers/json");
+    sleep(Duration::from_millis(600)).await;
+    assert_eq!(fake.asked("containers/json"), asked, "it has been found");
+    // A look that finds nothing ends too.
+    watcher.look();
+    sleep(Duration::from_millis(900)).await;
+    let looked = fake.asked("containers/json") - asked;
+    assert_eq!(looked, LOOKS.len());
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(fake.asked("containers/json") - asked, looked);
+}
+
+#[tokio::test]
 async fn nobody_is_woken_when_nothing_changes() {
     let fake = Fake::started();
     fake.put(container("c1", "one"));
