@@ -125,9 +125,10 @@ mod tests {
         toml::from_str(&text).unwrap()
     }
 
-    /// A cache in its own directory, on a port that was free just before.
+    /// A cache in its own directory, on a port that was free just before. Tests that run meanwhile take no port of
+    /// this address, also while the cache has closed its own.
     fn start(directory: &std::path::Path, on_fault: OnFault) -> (Images, SocketAddr) {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let free = TcpListener::bind("127.93.0.1:0").unwrap().local_addr().unwrap();
         let images = Images::start(settings(directory, free), None, on_fault).unwrap();
         until("it serves", || images.get().is_ok());
         assert!(TcpStream::connect(free).is_ok());
