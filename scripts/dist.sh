@@ -23,13 +23,16 @@ die() { printf 'dist: %s\n' "$*" >&2; exit 1; }
 [ $# -gt 0 ] || set -- amd64 arm64 armhf
 [ -z "${SIGN_KEY:-}" ] || [ -r "$SIGN_KEY" ] || die "cannot read the key $SIGN_KEY (SIGN_KEY)"
 mkdir -p "$out"
-rm -f "$out"/*.{deb,rpm,tar,tar.gz} "$out"/SHA256SUMS*
+# Packages of other architectures stay if they are of this version.
+find "$out" -maxdepth 1 -type f ! -name "weir[-_]$version[-_]*" -delete
 
 for arch in "$@"; do
 	scripts/cross.sh "$arch" cargo build --profile dist --locked -p weir -p weir-fs --features weir-bpf/static
 	# shellcheck disable=SC2016 # The inner shell has the variables.
 	read -r target root < <(scripts/cross.sh "$arch" sh -c 'echo "$CARGO_BUILD_TARGET $WEIR_SYSROOT"')
 	programs=$out/$arch
+	case $arch in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; *) machine=armv7hl ;; esac
+	rm -f "$out"/weir[-_]*"$arch".{deb,tar,tar.gz} "$out"/weir-*."$machine".rpm
 	rm -rf "$programs"
 	install -d "$programs"
 	for program in weir weir-fs; do
