@@ -118,6 +118,9 @@ pub struct LinkView {
     pub others: Vec<OtherLink>,
     /// The upload.
     pub upload: Capacity,
+    /// The framing of the line, if it is configured. Capacities count what the line carries then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub framing: Option<String>,
     /// The follower of the upload's rate, if the capacity is a range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<Follows>,

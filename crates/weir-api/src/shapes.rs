@@ -245,7 +245,7 @@ pub struct Status {
     pub classes: usize,
     /// The number of active classes.
     pub active: usize,
-    /// Writes to the kernel's scheduler since the start. The number stays still while nothing changes.
+    /// Writes to the kernel's scheduler since the start. The number stays still while no class sends.
     pub class_changes: u64,
     /// How often weir found its objects altered and repaired them.
     pub repairs: u64,

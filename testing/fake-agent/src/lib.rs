@@ -190,6 +190,7 @@ fn link_view(status: &Status) -> LinkView {
         device: status.link.clone(),
         others: Vec::new(),
         upload: Capacity { capacity: status.capacity, configured: status.configured_capacity },
+        framing: status.framing.clone(),
         follows: status.follows.clone(),
         download: None,
         unpromised: lacks.then(|| why.to_owned()).into_iter().collect(),

@@ -142,6 +142,7 @@ impl Agent {
             device: link.device.clone(),
             others: self.other_links(),
             upload: capacity(self.in_force(), configured),
+            framing: link.line().map(|line| line.to_string()),
             follows: self.follows(),
             download: link.download.map(|rate| capacity(rate, configured_download)),
             unpromised: unpromised(&self.classes).into_iter().chain(down).chain(self.excess()).collect(),

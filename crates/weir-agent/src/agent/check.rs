@@ -58,10 +58,10 @@ pub(super) fn fits_node(path: &Path, config: &Config, netlink: &mut Netlink) -> 
     match netlink.link(device) {
         Ok(link) => takes(config.link.engine, &link)
             .and_then(|()| frames(config, &link))
-            .map_err(|why| unusable(path, why))?,
+            .map_err(|why| unusable(path, config.link.fault_of(&config.link, &why)))?,
         Err(e) if e.is_gone() => {
             let why = format!("[link] device: there is no interface {device} (`ip -br link` lists them)");
-            return Err(unusable(path, why).into());
+            return Err(unusable(path, config.link.fault_of(&config.link, &why)).into());
         }
         Err(e) => return Err(anyhow::Error::from(e).context(format!("cannot look for link {device}"))),
     }
@@ -71,7 +71,7 @@ pub(super) fn fits_node(path: &Path, config: &Config, netlink: &mut Netlink) -> 
         let other = config.sharing(&link.device);
         takes(link.engine, &found)
             .and_then(|()| other.map_or(Ok(()), |other| frames(&other, &found)))
-            .map_err(|why| unusable(path, why))?;
+            .map_err(|why| unusable(path, config.link.fault_of(link, &why)))?;
     }
     congestion::checked(&config.congestion)
         .map(drop)

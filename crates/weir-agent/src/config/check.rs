@@ -15,7 +15,7 @@ use super::{
 /// Checks that the parts of a configuration fit together, and that weir can enforce each value.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let link = &config.link;
-    link.all().try_for_each(check_link)?;
+    link.all().try_for_each(|one| check_link(one).map_err(|(what, why)| (link.fault_of(one, &what), why)))?;
     links::check(link)?;
     let (size, files) = (config.agent.audit_size, config.agent.audit_files);
     let [least, most] = [64 << 10, 1 << 30].map(Bytes);
@@ -167,13 +167,13 @@ fn check_link(link: &Link) -> Result<(), Fault> {
 
 /// Checks the download's capacity, and that each policy of what arrives can be enforced.
 fn check_download(config: &Config) -> Result<(), Fault> {
-    if let Some(capacity) = config.link.download
-        && !(BitRate::kbit(64)..=BitRate::MAX).contains(&capacity)
-    {
-        let (least, most) = (BitRate::kbit(64), BitRate::MAX);
+    let (least, most) = (BitRate::kbit(64), BitRate::MAX);
+    let is_unfit = |link: &&Link| link.download.is_some_and(|rate| !(least..=most).contains(&rate));
+    if let Some(link) = config.link.all().find(is_unfit) {
+        let capacity = link.download.unwrap_or_default();
         let detail =
             format!("{capacity} is not between {least} and {most}; leave it out to share no download");
-        return Err(fault("[link] download", detail));
+        return Err(fault(config.link.fault_of(link, "[link] download"), detail));
     }
     if config.link.download.is_none() && config.link.charge_drops {
         let detail = "the download is not shared: set [link] download, or take this away";

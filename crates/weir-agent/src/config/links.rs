@@ -45,6 +45,21 @@ impl Link {
         self.spare.iter_mut().for_each(Link::settle_engine);
     }
 
+    /// A fault of `[link]` as one of this link of the file, by its device or its place.
+    pub(crate) fn fault_of(&self, one: &Link, what: &str) -> String {
+        let place = || self.all().position(|link| link == one).map_or(0, |place| place + 1);
+        match what.strip_prefix("[link]") {
+            Some(key) if self.is_one_of_several() && one.device.is_empty() => {
+                format!("[[link]] number {}{key}", place())
+            }
+            Some(key) if self.is_one_of_several() => {
+                let colon = if key.is_empty() { "" } else { ":" };
+                format!("[[link]] {}{colon}{key}", one.device)
+            }
+            _ => what.to_owned(),
+        }
+    }
+
     /// Whether the file has several links.
     pub(crate) fn is_one_of_several(&self) -> bool {
         !self.spare.is_empty()
@@ -141,10 +156,16 @@ mod tests {
         let second = |lines: &str| format!("{TWO}{lines}\n");
         for (text, why) in [
             (TWO.replace("wwan0", "eth0"), "two links have device eth0"),
-            (TWO.replace("9mbit\"\n", "9bit\"\n"), "is not between 64kbit"),
+            (TWO.replace("9mbit\"\n", "9bit\"\n"), "[[link]] wwan0: capacity: 9bit is not between 64kbit"),
+            (TWO.replace("95mbit\"\n", "5bit\"\n"), "[[link]] eth0: capacity: 5bit is not between 64kbit"),
             (TWO.replace("wwan0", "eth/1"), "`eth/1` is not the name of an interface"),
+            (TWO.replace("wwan0", ""), "[[link]] number 2: no uplink is named"),
             (second("engine = \"htb\""), "eth0 and wwan0 differ: write it with one value in all links"),
             (second("download = \"5mbit\""), "write it in all links or in none"),
+            (
+                TWO.replace("95mbit\"", "95mbit\"\ndownload = \"9mbit\"") + "download = \"5bit\"\n",
+                "[[link]] wwan0: download: 5bit is not between 64kbit",
+            ),
             (TWO.replace("device", "engine = \"pacing\"\ndevice"), "pacing"),
             (second("speed = 3"), "unknown field `speed`"),
             ("link = []\n".to_owned(), "there is no [[link]]"),

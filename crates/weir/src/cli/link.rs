@@ -131,6 +131,9 @@ fn write(out: &mut dyn Write, view: &LinkView) -> io::Result<()> {
     if let Some(follows) = &view.follows {
         writeln!(out, "follows    {}", status::follows(follows))?;
     }
+    if let Some(framing) = &view.framing {
+        writeln!(out, "framing    {framing}")?;
+    }
     writeln!(out, "download   {}", view.download.map_or("not shared".to_owned(), text))?;
     for why in &view.unpromised {
         writeln!(out, "! {why}")?;
@@ -176,13 +179,14 @@ mod tests {
                 })
                 .into(),
             upload: Capacity { capacity: BitRate::mbit(30), configured: Some(BitRate::mbit(95)) },
+            framing: Some("pppoe-ptm".to_owned()),
             follows: None,
             download: None,
             unpromised: vec!["web: its minimum of 40mbit is not promised".to_owned()],
         };
         let mut out = Vec::new();
         write(&mut out, &view).unwrap();
-        let want = "link       eth0\nnot shared wwan0 (9mbit): the default route does not go by it\nnot shared wwan1 (9mbit): there is no such device now\ncapacity   30mbit by hand (95mbit configured)\ndownload   not shared\n\
+        let want = "link       eth0\nnot shared wwan0 (9mbit): the default route does not go by it\nnot shared wwan1 (9mbit): there is no such device now\ncapacity   30mbit by hand (95mbit configured)\nframing    pppoe-ptm\ndownload   not shared\n\
                     ! web: its minimum of 40mbit is not promised\n";
         assert_eq!(String::from_utf8(out).unwrap(), want);
     }

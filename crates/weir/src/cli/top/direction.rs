@@ -6,9 +6,9 @@ use weir_share::Weight;
 /// The direction that is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// What leaves by the link.
+    /// The traffic that leaves by the link.
     Up,
-    /// What arrives by it.
+    /// The traffic that arrives by it.
     Down,
 }
 

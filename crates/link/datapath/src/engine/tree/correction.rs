@@ -35,7 +35,7 @@ const STEADY: u64 = 8;
 /// One correction is at most the target divided by this.
 const STEP: u64 = 10;
 
-/// What one class sends beside what it is due.
+/// A class's traffic beside what it is due.
 #[derive(Debug, Clone, Copy)]
 struct Taker {
     target: BitRate,
@@ -48,9 +48,9 @@ struct Taker {
     looks: u32,
     /// The start of the comparison.
     since: Instant,
-    /// What the class has sent since then above what it was due, bits.
+    /// The bits that the class has sent since then above what it was due.
     excess: i128,
-    /// What its rate lacks, bit/s.
+    /// To be added to its rate, bit/s.
     correction: i64,
 }
 
@@ -182,13 +182,13 @@ impl Corrections {
     }
 }
 
-/// What the rates below the link or a group may change by.
+/// The room for changed rates below the link or a group.
 struct Parent {
     /// The sum of the corrections that raise rates.
     raised: u64,
-    /// What all of them may raise.
+    /// The most that all of them may raise.
     free: u64,
-    /// What rates have changed by.
+    /// The sum of the changes of rates.
     change: i64,
 }
 

@@ -191,7 +191,7 @@ fn large_rate_that_has_no_room_takes_larger_turns() {
 }
 
 proptest! {
-    /// Whatever was sent, the corrected tree is one that may be written.
+    /// The corrected tree may be written, whatever was sent.
     #[test]
     fn corrected_trees_keep_the_room_of_the_link_and_of_groups(
         weights in proptest::collection::vec((1..50u64, 0..3usize, 0..200u64), 2..8),
