@@ -312,7 +312,7 @@ fn run(case: &Case, from: Duration, length: Duration) -> Outcome {
                 let (groups, members) = allocations.divide(&table, table.config().link.capacity);
                 let plan = plan::Plan { shape: &shape, groups: &groups, members: &members };
                 tree::build(&plan, &mut nodes);
-                corrections.follow(&plan, &nodes);
+                corrections.follow(&plan, &nodes, false);
                 outcome.writes += link.apply(&corrected(&corrections, &nodes));
             } else if is_corrected {
                 outcome.writes += link.apply(&corrected(&corrections, &nodes));

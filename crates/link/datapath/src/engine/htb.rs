@@ -224,7 +224,7 @@ impl Engine for Htb {
         let shape = plan.shape.with_header(self.header);
         let plan = Plan { shape: &shape, ..*plan };
         tree::build(&plan, &mut self.nodes);
-        self.corrections.follow(&plan, &self.nodes);
+        self.corrections.follow(&plan, &self.nodes, hold);
         LineCounts::follow(&mut self.framed, shape.framing);
         self.holds = hold;
         self.enforce()

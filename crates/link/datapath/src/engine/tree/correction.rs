@@ -63,8 +63,13 @@ pub struct Corrections {
 }
 
 impl Corrections {
-    /// Takes a new division, and the tree that was built for it.
-    pub fn follow(&mut self, plan: &Plan<'_>, nodes: &[Node]) {
+    /// Takes a new division, and the tree that was built for it. `hold`: classes keep the rates of an earlier
+    /// agent, of which nothing is learned.
+    pub fn follow(&mut self, plan: &Plan<'_>, nodes: &[Node], hold: bool) {
+        if hold {
+            self.takers.clear();
+            return;
+        }
         self.capacity = plan.shape.capacity;
         let turns: BTreeMap<u16, u64> =
             nodes.iter().map(|node| (node.class.handle.minor(), 8 * node.class.quantum.0)).collect();

@@ -292,7 +292,7 @@ impl Engine for User {
         let shape = Shape { framing: None, ..*plan.shape };
         let unframed = Plan { shape: &shape, ..*plan };
         tree::build(&unframed, &mut self.nodes);
-        self.corrections.follow(&unframed, &self.nodes);
+        self.corrections.follow(&unframed, &self.nodes, hold);
         self.holds = hold;
         let queues = plan.members.len().next_power_of_two().min(MAX_QUEUES);
         if queues > self.queues {

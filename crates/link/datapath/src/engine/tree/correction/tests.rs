@@ -60,7 +60,7 @@ impl Model {
     fn divide(&mut self) {
         let plan = Plan { shape: &SHAPE, groups: &[], members: &self.members };
         build(&plan, &mut self.nodes);
-        self.corrections.follow(&plan, &self.nodes);
+        self.corrections.follow(&plan, &self.nodes, false);
     }
 
     /// Looks after `rate` of each class for this number of looks. Whether a correction changed.
@@ -166,6 +166,17 @@ fn change_of_target_or_of_takers_ends_corrections() {
 }
 
 #[test]
+fn nothing_is_learned_of_an_earlier_agents_rates() {
+    let mut model = Model::new(members());
+    let plan = Plan { shape: &SHAPE, groups: &[], members: &model.members };
+    model.corrections.follow(&plan, &model.nodes, true);
+    assert!(!model.look(40, QUEUED, Model::with_a_packet_on_top));
+    assert_eq!(model.rate(16), BitRate::mbit(2));
+    model.divide();
+    assert!(model.look(40, QUEUED, Model::with_a_packet_on_top));
+}
+
+#[test]
 fn rate_keeps_seven_eighths_of_a_floor() {
     let mut model = Model::new(members());
     // It has twice its target, whatever its rate is.
@@ -222,7 +233,7 @@ proptest! {
         let plan = Plan { shape: &SHAPE, groups: &groups, members: &members };
         let (mut nodes, mut corrections) = (Vec::new(), Corrections::default());
         build(&plan, &mut nodes);
-        corrections.follow(&plan, &nodes);
+        corrections.follow(&plan, &nodes, false);
         let mut now = Instant::default();
         for look in 1..=looks {
             now = now + LOOK;
