@@ -5,25 +5,30 @@
 //! turn. Such errors stay as long as demands stay. An integral of what each class sent beside what it was due
 //! removes them within 2 to 3 s.
 //!
-//! A class is compared while it has a queue at each look, since it then takes all it is given. An error of two
-//! turns is noise. A class that loses its queue, or whose target moves, begins again, and so do all when
-//! another class begins or ceases to take all.
+//! A class is compared once it has had a queue at each look for a time, since it then takes all it is given. An
+//! error of two turns is noise. A class that loses its queue, or whose target moves, begins again, and so do all
+//! when another class begins or ceases to take all.
 //!
 //! Corrections never raise the sum of rates above what [`build`](super::build) may hand out, or that of a
-//! group's members above the group's ceiling. No rate falls below seven eighths of its class's floor.
+//! group's members above the group's ceiling. No rate of a class or group falls below seven eighths of its
+//! floor. A class in debt of tokens waits the longer, the lower its rate is, so that a correction takes at most a
+//! quarter of a target off.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use weir_netlink::tc::HtbClass;
 use weir_units::{BitRate, Bytes, Instant, TcHandle};
 
-use super::{MIN_OWN_RATE, Node, SLACK_PERCENT};
-use crate::engine::{Measured, plan::Plan};
+use super::{MAJOR, MIN_OWN_RATE, Node, SLACK_PERCENT};
+use crate::engine::{
+    Measured,
+    plan::{Group, Plan},
+};
 
 /// The smallest backlog in bytes that counts as a queue.
 const QUEUE: u64 = 3 * 1514;
-/// A class has a queue at this number of looks before it is compared.
-const LOOKS: u32 = 9;
+/// A class has a queue for this time before it is compared.
+const SETTLED: Duration = Duration::from_millis(900);
 /// An error is one of at least this time.
 const LEAST: Duration = Duration::from_millis(500);
 /// An error within noise is forgotten after this time.
@@ -44,8 +49,8 @@ struct Taker {
     turn: u64,
     /// The counter at the last look.
     bytes: Option<u64>,
-    /// The number of looks in a row that found a queue.
-    looks: u32,
+    /// The first of the looks in a row that found a queue.
+    queued: Option<Instant>,
     /// The start of the comparison.
     since: Instant,
     /// The bits that the class has sent since then above what it was due.
@@ -58,6 +63,8 @@ struct Taker {
 #[derive(Debug, Default)]
 pub struct Corrections {
     capacity: BitRate,
+    /// The floors of groups.
+    floors: BTreeMap<TcHandle, BitRate>,
     takers: BTreeMap<u16, Taker>,
     seen: Option<Instant>,
 }
@@ -71,6 +78,8 @@ impl Corrections {
             return;
         }
         self.capacity = plan.shape.capacity;
+        let floor = |group: &Group| (TcHandle::new(MAJOR, group.minor), group.policy.floor());
+        self.floors = plan.groups.iter().map(floor).collect();
         let turns: BTreeMap<u16, u64> =
             nodes.iter().map(|node| (node.class.handle.minor(), 8 * node.class.quantum.0)).collect();
         let takers = || plan.members.iter().filter(|m| m.takes_all && m.prio > 0);
@@ -86,7 +95,7 @@ impl Corrections {
                     floor: member.policy.floor(),
                     turn: turns.get(&member.minor).copied().unwrap_or(0),
                     bytes: old.and_then(|old| old.bytes),
-                    looks: kept.map_or(0, |old| old.looks),
+                    queued: kept.and_then(|old| old.queued),
                     since: kept.map_or(self.seen.unwrap_or_default(), |old| old.since),
                     excess: kept.map_or(0, |old| old.excess),
                     correction: kept.map_or(0, |old| old.correction),
@@ -106,13 +115,13 @@ impl Corrections {
             let before = taker.bytes.replace(counters.bytes);
             if counters.backlog < QUEUE {
                 is_changed |= taker.correction != 0;
-                (taker.looks, taker.correction) = (0, 0);
+                (taker.queued, taker.correction) = (None, 0);
                 taker.compare_from(now);
                 continue;
             }
-            taker.looks = taker.looks.saturating_add(1);
+            let queued = *taker.queued.get_or_insert(now);
             match before.and_then(|before| counters.bytes.checked_sub(before)) {
-                Some(bytes) if taker.looks > LOOKS => {
+                Some(bytes) if now.since(queued) >= SETTLED => {
                     sent.insert(*minor, i128::from(bytes) * 8);
                 }
                 _ => taker.compare_from(now),
@@ -159,8 +168,8 @@ impl Corrections {
         }
         for class in nodes.iter_mut().skip(1).filter(|node| node.leaf.is_none()).map(|node| &mut node.class) {
             let change = parents.get(&class.handle).map_or(0, |parent| parent.change);
-            class.rate =
-                BitRate(class.rate.0.saturating_add_signed(change)).min(class.ceil).max(MIN_OWN_RATE);
+            let least = least(self.floors.get(&class.handle).copied().unwrap_or_default(), class);
+            class.rate = BitRate(class.rate.0.saturating_add_signed(change)).min(class.ceil).max(least);
         }
     }
 
@@ -185,6 +194,11 @@ impl Corrections {
         };
         inner.map(|parent| (parent.handle, of(parent))).collect()
     }
+}
+
+/// The least rate of a class or group with this floor. It is not above the rate before corrections.
+fn least(floor: BitRate, class: &HtbClass) -> BitRate {
+    BitRate(floor.0 - floor.0 / 8).max(MIN_OWN_RATE).min(class.rate)
 }
 
 /// The room for changed rates below the link or a group.
@@ -215,8 +229,8 @@ impl Taker {
 
     /// The correction, as far as the class's own bounds let its rate change.
     fn bearable(&self, class: &HtbClass) -> i64 {
-        let least = BitRate(self.floor.0 - self.floor.0 / 8).max(MIN_OWN_RATE).min(class.rate);
-        let rate = BitRate(class.rate.0.saturating_add_signed(self.correction)).min(class.ceil).max(least);
+        let rate = BitRate(class.rate.0.saturating_add_signed(self.correction));
+        let rate = rate.min(class.ceil).max(least(self.floor, class));
         i64::try_from(i128::from(rate.0) - i128::from(class.rate.0)).unwrap_or(0)
     }
 
@@ -239,7 +253,7 @@ impl Taker {
         let millis = i128::try_from(elapsed.as_millis()).unwrap_or(i128::MAX);
         let (target, step) = (i128::from(self.target.0), i128::from(self.target.0 / STEP));
         let error = (self.excess * 1000 / millis.max(1)).clamp(-step, step);
-        let wanted = (i128::from(self.correction) - error).clamp(-target, target / 8);
+        let wanted = (i128::from(self.correction) - error).clamp(-target / 4, target / 8);
         let before = std::mem::replace(&mut self.correction, i64::try_from(wanted).unwrap_or(0));
         self.compare_from(now);
         self.correction != before

@@ -37,20 +37,29 @@ fn members() -> Vec<Member> {
 }
 
 struct Model {
+    groups: Vec<Group>,
     members: Vec<Member>,
     nodes: Vec<Node>,
     corrections: Corrections,
     now: Instant,
+    /// The time between two looks.
+    step: Duration,
     sent: BTreeMap<u16, u64>,
 }
 
 impl Model {
     fn new(members: Vec<Member>) -> Model {
+        Model::with_groups(Vec::new(), members)
+    }
+
+    fn with_groups(groups: Vec<Group>, members: Vec<Member>) -> Model {
         let mut model = Model {
+            groups,
             members,
             nodes: Vec::new(),
             corrections: Corrections::default(),
             now: Instant::default(),
+            step: LOOK,
             sent: BTreeMap::new(),
         };
         model.divide();
@@ -58,7 +67,7 @@ impl Model {
     }
 
     fn divide(&mut self) {
-        let plan = Plan { shape: &SHAPE, groups: &[], members: &self.members };
+        let plan = Plan { shape: &SHAPE, groups: &self.groups, members: &self.members };
         build(&plan, &mut self.nodes);
         self.corrections.follow(&plan, &self.nodes, false);
     }
@@ -67,12 +76,12 @@ impl Model {
     fn look(&mut self, looks: u32, backlog: u64, rate: impl Fn(&Model, u16) -> BitRate) -> bool {
         let mut is_changed = false;
         for _ in 0..looks {
-            self.now = self.now + LOOK;
+            self.now = self.now + self.step;
             let minors: Vec<u16> = self.members.iter().map(|m| m.minor).collect();
             let measured: Vec<Measured> = minors
                 .into_iter()
                 .map(|minor| {
-                    let bytes = rate(self, minor).bytes_in(LOOK).0;
+                    let bytes = rate(self, minor).bytes_in(self.step).0;
                     let sent = self.sent.entry(minor).or_default();
                     *sent += bytes;
                     Measured { minor, counters: Counters { bytes: *sent, backlog, ..Counters::default() } }
@@ -182,6 +191,34 @@ fn rate_keeps_seven_eighths_of_a_floor() {
     // It has twice its target, whatever its rate is.
     model.look(200, QUEUED, |_, minor| if minor == 16 { BitRate::mbit(4) } else { BitRate::mbit(96) });
     assert_eq!(model.rate(16), BitRate::kbit(1_750));
+}
+
+#[test]
+fn group_keeps_seven_eighths_of_its_floor() {
+    let min = BitRate::mbit(20);
+    let group = Group {
+        minor: 15,
+        policy: Policy::new("1".parse().unwrap(), Some(min), None).unwrap(),
+        allocation: min,
+        share: min,
+        target: min,
+    };
+    let inside = |minor| Member { group: Some(0), ..member(minor, None, BitRate::mbit(10)) };
+    let members = vec![inside(16), inside(17), member(18, None, BitRate::mbit(80))];
+    let mut model = Model::with_groups(vec![group], members);
+    assert!(model.rate(15) >= min);
+    // Both members have too much, whatever their rates are.
+    model.look(100, QUEUED, |_, minor| BitRate::mbit(if minor == 18 { 76 } else { 12 }));
+    assert!(model.rate(16) < BitRate::mbit(8) && model.rate(17) < BitRate::mbit(8));
+    assert_eq!(model.rate(15), BitRate::kbit(17_500));
+}
+
+#[test]
+fn many_looks_in_a_short_time_correct_nothing() {
+    let mut model = Model::new(members());
+    model.step = Duration::from_millis(10);
+    assert!(!model.look(139, QUEUED, Model::with_a_packet_on_top));
+    assert!(model.look(60, QUEUED, Model::with_a_packet_on_top));
 }
 
 #[test]
