@@ -261,9 +261,6 @@ impl Watch {
             self.doubtful.remove(&id);
             match answer {
                 Ok(Some(inspected)) => {
-                    if !self.entries.contains_key(&id) {
-                        self.next_look = None;
-                    }
                     self.entries.insert(id, Entry::read(inspected, image, (self.options.source, &self.node)));
                 }
                 Ok(None) => {
