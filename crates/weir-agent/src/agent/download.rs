@@ -237,7 +237,10 @@ impl Download {
                 self.allocations.mark();
                 self.repaired(format!("{drift} objects of its scheduler had been altered or removed"))
             }
-            Err(e) => self.fail(chain(&e)),
+            Err(e) => {
+                self.allocations.mark();
+                self.fail(chain(&e))
+            }
         };
         let since = *self.watches_since.get_or_insert(now);
         if self.is_new_here && now.since(since) >= ACQUAINTED {

@@ -29,7 +29,8 @@ impl Datapath {
                 let text = format!("{drift} objects of the scheduler had been altered or removed");
                 self.repaired(text).and(Effects::reallocate(true))
             }
-            Err(e) => self.fault(chain(&e)),
+            // A write that failed is tried again.
+            Err(e) => Effects::reallocate(true).and(self.fault(chain(&e))),
         };
         let since = *self.watches_since.get_or_insert(now);
         if self.is_new_here && now.since(since) >= ACQUAINTED {
