@@ -31,8 +31,6 @@ for arch in "$@"; do
 	# shellcheck disable=SC2016 # The inner shell has the variables.
 	read -r target root < <(scripts/cross.sh "$arch" sh -c 'echo "$CARGO_BUILD_TARGET $WEIR_SYSROOT"')
 	programs=$out/$arch
-	case $arch in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; *) machine=armv7hl ;; esac
-	rm -f "$out"/weir[-_]*"$arch".{deb,tar,tar.gz} "$out"/weir-*."$machine".rpm
 	rm -rf "$programs"
 	install -d "$programs"
 	for program in weir weir-fs; do
