@@ -25,7 +25,7 @@ use weir_units::{BitRate, TcHandle};
 /// How long a repair may take. README says a second.
 const REPAIR_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long TCP may rest after a link was away.
-const TRAFFIC_TIMEOUT: Duration = Duration::from_secs(15);
+const TRAFFIC_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A node under load: C1 with weight 1, C2 with weight 3, and the host with weight 1. The
 /// host floods with UDP: its socket is not held back, and TCP's recovery from losses would
