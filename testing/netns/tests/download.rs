@@ -21,9 +21,10 @@ use weir_units::BitRate;
 const CAPACITY: f64 = 40.0;
 /// As `htb` is held to elsewhere, with room for demands that the agent sees late.
 const TOLERANCE: f64 = 0.03;
-/// `htb` needs a second to be exact, and TCP some time to have its window.
-const SETTLES: Duration = Duration::from_millis(1800);
-const MEASURED: Duration = Duration::from_millis(1500);
+/// `htb` needs a second to be exact, longer on a busy machine, and TCP some time to have its window.
+const SETTLES: Duration = Duration::from_millis(2500);
+/// Some rounds of borrowed packets, of up to a second each.
+const MEASURED: Duration = Duration::from_secs(3);
 
 /// A node of `count` containers whose download is shared with these policies, by label.
 fn node(count: usize, mode: Mode, down: &[(&str, &str)]) -> Node {
