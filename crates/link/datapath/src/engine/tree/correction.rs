@@ -3,11 +3,12 @@
 //! HTB serves at least a packet a turn, so that a class that lacks nothing has a packet a round on top of its
 //! rate. A class near its ceiling loses turns, and one that borrows alone for a moment has more than its
 //! turn. Such errors stay as long as demands stay. An integral of what each class sent beside what it was due
-//! removes them within 2 to 3 s.
+//! removes them within 3 to 5 s.
 //!
 //! A class is compared once it has had a queue at each look for a time, since it then takes all it is given. An
-//! error of two turns is noise. A class that loses its queue, or whose target moves, begins again, and so do all
-//! when another class begins or ceases to take all.
+//! error of two turns is noise, and so is one that the comparison before did not find: connections that start
+//! have such errors. A class that loses its queue, or whose target moves, begins again, and so do all when
+//! another class begins or ceases to take all.
 //!
 //! Corrections never raise the sum of rates above what [`build`](super::build) may hand out, or that of a
 //! group's members above the group's ceiling. No rate of a class or group falls below seven eighths of its
@@ -28,7 +29,7 @@ use crate::engine::{
 /// The smallest backlog in bytes that counts as a queue.
 const QUEUE: u64 = 3 * 1514;
 /// A class has a queue for this time before it is compared.
-const SETTLED: Duration = Duration::from_millis(900);
+const SETTLED: Duration = Duration::from_millis(2000);
 /// An error is one of at least this time.
 const LEAST: Duration = Duration::from_millis(500);
 /// An error within noise is forgotten after this time.
@@ -55,6 +56,8 @@ struct Taker {
     since: Instant,
     /// The bits that the class has sent since then above what it was due.
     excess: i128,
+    /// The error of the last comparison, bit/s.
+    last: i128,
     /// To be added to its rate, bit/s.
     correction: i64,
 }
@@ -98,6 +101,7 @@ impl Corrections {
                     queued: kept.and_then(|old| old.queued),
                     since: kept.map_or(self.seen.unwrap_or_default(), |old| old.since),
                     excess: kept.map_or(0, |old| old.excess),
+                    last: kept.map_or(0, |old| old.last),
                     correction: kept.map_or(0, |old| old.correction),
                 };
                 (member.minor, taker)
@@ -115,7 +119,7 @@ impl Corrections {
             let before = taker.bytes.replace(counters.bytes);
             if counters.backlog < QUEUE {
                 is_changed |= taker.correction != 0;
-                (taker.queued, taker.correction) = (None, 0);
+                (taker.queued, taker.correction, taker.last) = (None, 0, 0);
                 taker.compare_from(now);
                 continue;
             }
@@ -238,7 +242,7 @@ impl Taker {
         (self.since, self.excess) = (now, 0);
     }
 
-    /// Corrects an error that is more than noise. Returns whether it did.
+    /// Corrects the part of an error that two comparisons in a row have found. Returns whether it did.
     fn correct(&mut self, now: Instant) -> bool {
         let elapsed = now.since(self.since);
         if elapsed < LEAST {
@@ -247,13 +251,16 @@ impl Taker {
         if self.excess.abs() <= i128::from(self.turn * TURNS) {
             if elapsed >= MOST {
                 self.compare_from(now);
+                self.last = 0;
             }
             return false;
         }
         let millis = i128::try_from(elapsed.as_millis()).unwrap_or(i128::MAX);
         let (target, step) = (i128::from(self.target.0), i128::from(self.target.0 / STEP));
         let error = (self.excess * 1000 / millis.max(1)).clamp(-step, step);
-        let wanted = (i128::from(self.correction) - error).clamp(-target / 4, target / 8);
+        let last = std::mem::replace(&mut self.last, error);
+        let lasting = if error < 0 { error.max(last).min(0) } else { error.min(last).max(0) };
+        let wanted = (i128::from(self.correction) - lasting).clamp(-target / 4, target / 8);
         let before = std::mem::replace(&mut self.correction, i64::try_from(wanted).unwrap_or(0));
         self.compare_from(now);
         self.correction != before
