@@ -56,7 +56,7 @@ struct Taker {
     since: Instant,
     /// The bits that the class has sent since then above what it was due.
     excess: i128,
-    /// The error of the last comparison, bit/s.
+    /// The error of the comparison before, bit/s, 0 if there was none.
     last: i128,
     /// To be added to its rate, bit/s.
     correction: i64,
@@ -119,7 +119,7 @@ impl Corrections {
             let before = taker.bytes.replace(counters.bytes);
             if counters.backlog < QUEUE {
                 is_changed |= taker.correction != 0;
-                (taker.queued, taker.correction, taker.last) = (None, 0, 0);
+                (taker.queued, taker.correction) = (None, 0);
                 taker.compare_from(now);
                 continue;
             }
@@ -239,7 +239,7 @@ impl Taker {
     }
 
     fn compare_from(&mut self, now: Instant) {
-        (self.since, self.excess) = (now, 0);
+        (self.since, self.excess, self.last) = (now, 0, 0);
     }
 
     /// Corrects the part of an error that two comparisons in a row have found. Returns whether it did.
@@ -251,18 +251,17 @@ impl Taker {
         if self.excess.abs() <= i128::from(self.turn * TURNS) {
             if elapsed >= MOST {
                 self.compare_from(now);
-                self.last = 0;
             }
             return false;
         }
         let millis = i128::try_from(elapsed.as_millis()).unwrap_or(i128::MAX);
         let (target, step) = (i128::from(self.target.0), i128::from(self.target.0 / STEP));
         let error = (self.excess * 1000 / millis.max(1)).clamp(-step, step);
-        let last = std::mem::replace(&mut self.last, error);
-        let lasting = if error < 0 { error.max(last).min(0) } else { error.min(last).max(0) };
+        let lasting = if error < 0 { error.max(self.last).min(0) } else { error.min(self.last).max(0) };
         let wanted = (i128::from(self.correction) - lasting).clamp(-target / 4, target / 8);
         let before = std::mem::replace(&mut self.correction, i64::try_from(wanted).unwrap_or(0));
         self.compare_from(now);
+        self.last = error;
         self.correction != before
     }
 }
