@@ -98,7 +98,10 @@ pub(super) fn of_members(shape: &Shape, groups: &[Group], members: &[Member]) ->
     };
     let group_terms: Vec<Vec<Terms>> = (0..groups.len())
         .map(|g| {
-            let spare = part(spare, weight(&groups[g].policy), top_weights);
+            // Sleepers of a group keep no more than its ceiling leaves.
+            let floors: u64 = inside(g).map(|i| floor(&members[i].policy)).sum();
+            let spare = part(spare, weight(&groups[g].policy), top_weights)
+                .min(groups[g].policy.ceiling().0.saturating_sub(floors));
             let weights = inside(g).map(|i| weight(&members[i].policy)).sum();
             inside(g).map(|i| terms(i, spare, weights)).collect()
         })

@@ -177,6 +177,20 @@ fn a_group_at_its_ceiling_does_not_borrow_what_its_sleeper_leaves() {
     assert!(class(&nodes, 16).rate >= BitRate::mbit(12));
 }
 
+#[test]
+fn sleepers_of_a_group_keep_no_more_than_its_ceiling() {
+    let limit = BitRate::mbit(5);
+    let policy = Policy::new(Weight::ONE, None, Some(limit)).unwrap();
+    let zero = BitRate::ZERO;
+    let groups = [Group { minor: 15, policy, allocation: limit, share: zero, target: zero }];
+    let members: Vec<Member> =
+        (16..25).map(|minor| Member { group: Some(0), ..member(minor, 20, None, None, 0) }).collect();
+    let mut nodes = Vec::new();
+    make(&shape(BitRate::mbit(100), true), &groups, &members, &mut nodes);
+    let sum: u64 = nodes[2..].iter().map(|n| n.class.rate.0).sum();
+    assert!(sum <= limit.0, "{sum} of {limit}");
+}
+
 proptest! {
     #[test]
     fn members_of_a_group_have_no_more_rate_than_its_ceiling(
