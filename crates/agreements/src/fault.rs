@@ -107,6 +107,8 @@ codes! {
     AgreementsOff = "agreements-off",
     /// The provider does not divide its spare bandwidth in the way that is asked for.
     ShareNotOffered = "share-not-offered",
+    /// The provider promises nothing in that direction, or not for these packets.
+    DirectionNotOffered = "direction-not-offered",
     /// The document is in none of the languages, or the answer is wanted in none of them.
     UnknownLanguage = "unknown-language",
     /// It is not known whether it was recorded: ask again, with the same id.

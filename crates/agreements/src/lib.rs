@@ -14,6 +14,8 @@
 //!   [`Report`]s of a month as JSON and HTML.
 //! * [`Fault`]: every refusal in words, with a code, the place, and what would be accepted.
 //!
+//! A promise is about what leaves by the link, what arrives, or both ([`Directions`]). Each direction has a calendar.
+//!
 //! How the spare is shared (Eq. 1, [`Share::Additive`]) is `weir-share`'s matter.
 //!
 //! # An offer
@@ -59,6 +61,7 @@
 
 mod bounded;
 mod calendar;
+mod direction;
 mod document;
 mod fault;
 mod interval;
@@ -78,6 +81,7 @@ pub use calendar::{
     Bandwidth, Booking, Calendar, Earliest, GRAIN, Grant, Limits, Oversubscribed, Oversubscription,
     OversubscriptionError, Refusal, Request, Shortage, Split, SplitError,
 };
+pub use direction::{Direction, DirectionError, Directions, DirectionsError};
 pub use document::{Document, Language, LanguageError, MAX_DOCUMENT};
 pub use fault::{CounterOffer, Fault, FaultCode, Place};
 pub use interval::Interval;

@@ -77,6 +77,13 @@ impl Selector {
         Selector { container: Some(name.clone()), ..Selector::default() }
     }
 
+    /// The container, if all of its packets are selected and no others.
+    #[must_use]
+    pub fn whole_container(&self) -> Option<&Name> {
+        let container = self.container.as_ref()?;
+        (*self == Selector::service(container)).then_some(container)
+    }
+
     /// Whether nothing is selected.
     #[must_use]
     pub fn is_empty(&self) -> bool {

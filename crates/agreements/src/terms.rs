@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use weir_share::Weight;
 use weir_units::BitRate;
 
-use crate::{Quota, Selector, SelectorError, Utc};
+use crate::{Directions, Quota, Selector, SelectorError, Utc};
 
 /// The terms of a promise: the paper's two parameters and those that weir adds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -23,6 +23,9 @@ pub struct Terms {
     /// The first moment after it; none for the context's expiration, or no end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<Utc>,
+    /// Upload, download or both.
+    #[serde(default, skip_serializing_if = "Directions::is_default")]
+    pub direction: Directions,
     /// How the spare is shared.
     #[serde(default, skip_serializing_if = "Share::is_default")]
     pub share: Share,
@@ -123,6 +126,7 @@ impl Terms {
             max,
             start: None,
             end: None,
+            direction: Directions::default(),
             share: Share::default(),
             weight: Weight::ONE,
             selector: Selector::default(),

@@ -52,7 +52,7 @@ fn in_force(ledger: &AgreementLedger, seconds: i64) -> Vec<(String, u64)> {
 
 /// All that can be seen of a book.
 fn seen(ledger: &AgreementLedger) -> impl PartialEq + std::fmt::Debug + use<> {
-    let profile: Vec<_> = ledger.calendar().profile(NOW, None).collect();
+    let profile: Vec<_> = ledger.calendar(Direction::Upload).profile(NOW, None).collect();
     let force = format!("{:?}", ledger.in_force(at(1)));
     (ledger.agreements().cloned().collect::<Vec<_>>(), profile, ledger.next_change(NOW), force)
 }
@@ -109,7 +109,7 @@ fn agreements_begin_and_end_at_their_moments_and_not_before() {
         ]
     );
     assert_eq!((ledger.next_change(NOW), ledger.in_force(at(20)).len()), (None, 0));
-    assert_eq!(ledger.calendar().instants(), 0);
+    assert_eq!(ledger.calendar(Direction::Upload).instants(), 0);
 }
 
 #[test]
@@ -169,7 +169,10 @@ fn a_terminated_agreement_frees_bandwidth_and_selector_at_once() {
     accept(&mut ledger, offer("a", 95, None, None), "a");
     ledger.terminate(&name("a"), at(10)).unwrap();
     assert_eq!(ledger.agreement(&name("a")).unwrap().state, AgreementState::ObservedAndTerminating);
-    assert_eq!((ledger.in_force(at(10)).len(), ledger.calendar().reserved_at(at(10))), (0, BitRate::ZERO));
+    assert_eq!(
+        (ledger.in_force(at(10)).len(), ledger.calendar(Direction::Upload).reserved_at(at(10))),
+        (0, BitRate::ZERO)
+    );
     assert_eq!(ledger.agreement(&name("a")).unwrap().until, Some(at(10)));
     assert!(ledger.offer(offer("a", 95, None, None), name("b"), moment(10)).is_ok());
     let error = ledger.terminate(&name("a"), at(11)).unwrap_err();
@@ -502,7 +505,7 @@ proptest! {
                 prop_assert_eq!(restored.in_force(at(20 * (now + t))), ledger.in_force(at(20 * (now + t))));
                 prop_assert_eq!(restored.next_change(at(20 * (now + t))), ledger.next_change(at(20 * (now + t))));
             }
-            let profile = |ledger: &AgreementLedger| ledger.calendar().profile(at(20 * now), None).collect::<Vec<_>>();
+            let profile = |ledger: &AgreementLedger| ledger.calendar(Direction::Upload).profile(at(20 * now), None).collect::<Vec<_>>();
             prop_assert_eq!(profile(&restored), profile(&ledger));
             prop_assert!(restored.agreements().eq(ledger.agreements()));
         }
@@ -511,7 +514,7 @@ proptest! {
         for id in ids {
             ledger.withdraw(&id);
         }
-        prop_assert_eq!((ledger.calendar().instants(), ledger.agreements().count()), (0, 0));
+        prop_assert_eq!((ledger.calendar(Direction::Upload).instants(), ledger.agreements().count()), (0, 0));
         prop_assert_eq!(ledger.next_change(NOW), None);
     }
 }
@@ -528,7 +531,7 @@ fn a_pending_offer_reserves_nothing_until_it_is_accepted() {
     }
     assert!(pend(&mut ledger, "a", "a2").unwrap().repeated);
     assert!(ledger.in_force(at(1)).is_empty());
-    assert_eq!(ledger.calendar().reserved_at(at(1)), BitRate::ZERO);
+    assert_eq!(ledger.calendar(Direction::Upload).reserved_at(at(1)), BitRate::ZERO);
 
     let accepted = ledger.accept(&name("a1"), at(5)).unwrap().agreement;
     assert_eq!((accepted.state, accepted.from), (AgreementState::Observed, at(5)));

@@ -2,7 +2,7 @@
 
 use hyper::Method;
 use serde::{Deserialize, Serialize};
-use weir_agree::{Agreement, Name, Offer, Report, Share, Template, Utc, Violation};
+use weir_agree::{Agreement, Direction, Name, Offer, Report, Share, Template, Utc, Violation};
 use weir_units::{BitRate, Bytes};
 
 use crate::{Client, ClientError, client::segment};
@@ -22,9 +22,9 @@ pub struct AgreementStatus {
     /// How this node shares the spare capacity; the terms may leave that open.
     #[serde(default)]
     pub share: Share,
-    /// Bytes sent under it today (UTC).
+    /// Bytes that passed under it today (UTC), in its directions.
     pub sent_today: Bytes,
-    /// Bytes sent under it this month (UTC).
+    /// Bytes that passed under it this month (UTC), in its directions.
     pub sent_this_month: Bytes,
     /// This month's violations of its guarantee. The last one may still go on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -69,7 +69,10 @@ pub struct Oversubscribed {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CalendarView {
-    /// B_eth, the link's capacity.
+    /// The direction of the promises.
+    #[serde(default)]
+    pub direction: Direction,
+    /// B_eth, the link's capacity in that direction.
     pub link: BitRate,
     /// `U_res B_eth`, the largest guarantee of one agreement.
     pub reservable: BitRate,
@@ -166,16 +169,22 @@ impl Client {
         self.get(&format!("/v1/agreements/{}/report{month}", segment(id)))
     }
 
-    /// The calendar between two moments. `from` defaults to now.
+    /// The calendar of a direction between two moments. `from` defaults to now.
     ///
     /// # Errors
-    /// [`ClientError`].
-    pub fn calendar(&self, from: Option<Utc>, to: Option<Utc>) -> Result<CalendarView, ClientError> {
+    /// [`ClientError`]; [`ClientError::Fault`] if the node does not share its download.
+    pub fn calendar(
+        &self,
+        direction: Direction,
+        from: Option<Utc>,
+        to: Option<Utc>,
+    ) -> Result<CalendarView, ClientError> {
         let moments = [("from", from), ("to", to)];
         let given = moments
             .into_iter()
             .filter_map(|(key, at)| at.map(|at| format!("{key}={}", segment(&at.to_string()))));
-        let query = given.collect::<Vec<_>>().join("&");
+        let direction = std::iter::once(format!("direction={direction}"));
+        let query = direction.chain(given).collect::<Vec<_>>().join("&");
         self.get(&format!("/v1/agreements/calendar?{query}"))
     }
 }

@@ -71,7 +71,7 @@
 //! | `POST /v1/agreements/{id}/renew?end=2027-12-31T00:00:00Z` | | the agreement; `end=never` for no end |
 //! | `POST /v1/agreements/{id}/accept`, `.../reject` | | the agreement: an operator's decision on a pending offer |
 //! | `GET /v1/agreements/{id}/report?month=2026-11` | | [`weir_agree::Report`], in JSON |
-//! | `GET /v1/agreements/calendar?from=&to=` | | [`CalendarView`], in JSON |
+//! | `GET /v1/agreements/calendar?direction=&from=&to=` | | [`CalendarView`], in JSON |
 //! | `GET /v1/agreements/status`, `/v1/agreements/{id}/status` | | [`AgreementStatus`], in JSON |
 //! | `POST /v1/agreements/offers` | an offer | [`OfferAnswer`], in JSON |
 //!

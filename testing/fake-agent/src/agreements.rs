@@ -46,8 +46,8 @@ impl FakeAgreements {
                     reply.send(agreements.one(&id).map(|one| agreements.status_without_class(one, now.utc))),
                 );
             }
-            AgreementsRequest::Calendar(from, to, reply) => {
-                drop(reply.send(agreements.calendar(from.unwrap_or(now.utc), to)));
+            AgreementsRequest::Calendar(direction, from, to, reply) => {
+                drop(reply.send(agreements.calendar(direction, from.unwrap_or(now.utc), to)));
             }
             AgreementsRequest::Offer(from, offer, reply) => {
                 let made = agreements.offer(&from.client, Some(from.maker), *offer, store, now);

@@ -9,7 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_api::{ConfigurationText, Download};
+use weir_agree::{Direction, Directions, Document, Language, Offer};
+use weir_api::{ClientError, ConfigurationText, Download};
 use weir_netlab::{
     topology::{Family, Mode, Spec, UPLINK},
     traffic::UDP_PAYLOAD,
@@ -161,6 +162,76 @@ fn a_minimum_and_a_maximum_hold_beside_eight_flows_of_another() {
     assert!(node.weir(&["ps"]).contains("RECEIVING"));
     let why = node.weir(&["explain", &name]);
     assert!(why.contains("download: ") && why.contains("its maximum"), "{why}");
+}
+
+/// An offer of what arrives for a container, in Mbit/s.
+fn offer(container: &str, min: u64, max: u64, direction: Directions) -> Offer {
+    let text = format!(
+        r#"{{"context":{{"initiator":"acme"}},"service":{{"term":"t","name":"{container}"}},
+            "terms":{{"min":"{min}mbit","max":"{max}mbit","direction":"{direction}"}}}}"#,
+    );
+    Offer::read(&text, Language::Json).expect("it is an offer")
+}
+
+#[test]
+fn agreement_on_what_arrives_holds_beside_a_flood_and_after_a_crash() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(2), mode: Mode::Nat, ..Spec::default() });
+    let config = shared(&node, &[]).sections("[agreements]\n");
+    node.start(&config);
+    let name = node.name("C1");
+    let refused = node.client().offer(&offer(&name, 30, 37, Directions::Download)).unwrap_err();
+    let ClientError::Fault(fault) = refused else { panic!("{refused}") };
+    assert_eq!(
+        fault.counter_offer.and_then(|counter| counter.max),
+        Some(BitRate::mbit(36)),
+        "{}",
+        fault.message
+    );
+    let answer = node.client().offer(&offer(&name, 28, 32, Directions::Download)).expect("it fits");
+    let id = answer.agreement.id.to_string();
+    let reserved = |direction| node.client().calendar(direction, None, None).unwrap().steps[0].reserved;
+    assert_eq!(Direction::ALL.map(reserved), [BitRate::ZERO, BitRate::mbit(28)]);
+
+    let streams = ["C1", "C2"].map(|label| flood_of(&node, label, Family::V4, BitRate::mbit(40)));
+    let all: Vec<&[Stream]> = streams.iter().map(<[Stream; 1]>::as_slice).collect();
+    let payload = part(Family::V4);
+    sleep(SETTLES);
+    assert_goodputs("agreed", &all, &[28.0, 12.0].map(|mbit| mbit * payload));
+    let status = node.client().agreement(&id).unwrap();
+    assert_eq!((status.not_enforced_because, status.class.is_some()), (None, true));
+    assert_eq!(node.class("C1").policy.min, None, "what leaves is not promised");
+    assert_eq!(down(&node, "C1").policy.min, Some(BitRate::mbit(28)));
+    assert_eq!(node.client().status().unwrap().download.unwrap().reserved, BitRate::mbit(28));
+    node.agent().kill();
+    node.restart();
+    sleep(SETTLES);
+    assert_goodputs("after a crash", &all, &[28.0, 12.0].map(|mbit| mbit * payload));
+    let status = node.client().agreement(&id).unwrap();
+    assert_eq!(status.violations, [], "its guarantee held");
+    assert!(status.sent_today.0 > 3_000_000, "{}", status.sent_today);
+
+    // There is no room for another one, and a promise about both directions needs room in both.
+    for direction in [Directions::Download, Directions::Both] {
+        let refused = node.client().offer(&offer(&node.name("C2"), 9, 9, direction)).unwrap_err();
+        assert!(refused.to_string().starts_with("download: cannot promise 9mbit"), "{refused}");
+    }
+    node.weir(&["agree", "terminate", &id]);
+    assert_eq!(down(&node, "C1").policy.min, None);
+    sleep(SETTLES);
+    assert_goodputs("terminated", &all, &[20.0, 20.0].map(|mbit| mbit * payload));
+    let both = node.client().offer(&offer(&node.name("C2"), 9, 9, Directions::Both)).expect("it fits");
+    assert_eq!(
+        Direction::ALL.map(|one| node.client().calendar(one, None, None).unwrap().steps[0].reserved),
+        [BitRate::mbit(9); 2]
+    );
+    assert_eq!(
+        (node.class("C2").policy.min, down(&node, "C2").policy.max),
+        (Some(BitRate::mbit(9)), Some(BitRate::mbit(9)))
+    );
+    assert_eq!(node.client().agreement(both.agreement.id.as_str()).unwrap().not_enforced_because, None);
 }
 
 #[test]

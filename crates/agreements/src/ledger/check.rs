@@ -21,6 +21,10 @@ pub(super) fn check_constraints(
     offer: &Offer,
     interval: Interval,
 ) -> Result<(), Rejection> {
+    let (asked, offered) = (offer.terms.direction, template.terms.direction);
+    if asked != offered {
+        return Err(Rejection::DirectionOutsideTemplate { template: template.id.clone(), asked, offered });
+    }
     let rules = &template.constraints;
     for (which, asked, least, most) in [
         (Bandwidth::Min, offer.terms.min, rules.min_at_least, rules.min_at_most),

@@ -1,7 +1,7 @@
 use weir_share::Weight;
 use weir_units::BitRate;
 
-use crate::{Agreement, Name, Selector, Share, Usage, Utc};
+use crate::{Agreement, Directions, Name, Selector, Share, Usage, Utc};
 
 /// The policy to enforce for an agreement at a moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,6 +10,8 @@ pub struct InForce<'a> {
     pub id: &'a Name,
     /// Which packets.
     pub selector: &'a Selector,
+    /// The directions.
+    pub direction: Directions,
     /// How it shares the spare.
     pub share: Share,
     /// With [`Share::Weighted`].
@@ -34,6 +36,7 @@ pub(super) fn in_force<'a>(agreement: &'a Agreement, usage: &Usage, at: Utc) -> 
     Some(InForce {
         id,
         selector,
+        direction: terms.direction,
         share: terms.share,
         weight: terms.weight,
         min: terms.min.min(max),

@@ -2,7 +2,7 @@
 
 use super::{
     Accepted, AgreementLedger, LedgerEntry, Rejection,
-    check::{check_claim, check_expiration, check_length},
+    check::{check_expiration, check_length},
     pop_due,
 };
 use crate::{
@@ -52,7 +52,7 @@ impl AgreementLedger {
     /// [`Rejection`] with the reason.
     pub fn renew(&mut self, id: &Name, end: Option<Utc>, now: Utc) -> Result<Grant, Rejection> {
         let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
-        let LedgerEntry { agreement, booking: Some(booking), .. } = entry else {
+        let LedgerEntry { agreement, bookings: Some(bookings), .. } = entry else {
             let state = entry.agreement.state;
             return Err(IllegalTransition { event: AgreementEvent::Renew, state }.into());
         };
@@ -64,10 +64,8 @@ impl AgreementLedger {
         {
             check_length(template, Interval { start: agreement.from, end })?;
         }
-        check_claim(&self.claims, &agreement.selector, Interval { start: old, end })?;
-        let grant = self.calendar.extend(booking, end, now)?;
+        let grant = self.reservations.extend(bookings, &agreement.selector, (old, end), now)?;
         agreement.until = end;
-        self.claims.take(&agreement.selector, agreement.interval());
         self.ending.remove(&(old, id.clone()));
         if let Some(end) = end {
             self.ending.insert((end, id.clone()));

@@ -1,6 +1,7 @@
 //! The book of agreements: offers in, answers out, and what is in force when.
 
 mod check;
+mod directions;
 mod force;
 mod life;
 mod rejection;
@@ -16,16 +17,16 @@ use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
-use weir_units::{Bytes, Instant};
+use weir_units::{BitRate, Bytes, Instant};
 
 use crate::{
-    Agreement, AgreementEvent, AgreementState, Booking, Calendar, Earliest, Grant, GuaranteeState, Limits,
+    Agreement, AgreementEvent, AgreementState, Calendar, Direction, Earliest, Grant, GuaranteeState, Limits,
     Name, Offer, Oversubscribed, Refusal, Request, Selector, ServiceState, Shortage, Template, Terms,
     TermsError, Usage, Utc,
 };
-use check::{check_claim, check_constraints, check_expiration};
+use check::{check_constraints, check_expiration};
+use directions::{Bookings, LinkReservations};
 use force::in_force;
-use reservations::SelectorReservations;
 
 /// How much a book holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +86,7 @@ struct LedgerEntry {
     usage: Usage,
     oversubscribed: Option<Oversubscribed>,
     /// While it is observed.
-    booking: Option<Booking>,
+    bookings: Option<Bookings>,
     /// Since when it has been in a final state.
     closed: Option<Utc>,
 }
@@ -104,7 +105,7 @@ enum Answer {
 #[derive(Debug)]
 pub struct AgreementLedger {
     limits: LedgerLimits,
-    calendar: Calendar,
+    reservations: LinkReservations,
     templates: BTreeMap<Name, Template>,
     entries: BTreeMap<Name, LedgerEntry>,
     /// Observed, by start: not begun.
@@ -117,7 +118,6 @@ pub struct AgreementLedger {
     used_up: BTreeSet<Name>,
     /// In a final state, by when it got there.
     closed: BTreeSet<(Utc, Name)>,
-    claims: SelectorReservations,
     of_party: BTreeMap<Name, usize>,
     answers: BTreeMap<(Name, Name), Answer>,
     rejected: VecDeque<(Name, Name)>,
@@ -130,7 +130,7 @@ impl AgreementLedger {
     pub fn new(link: Limits, limits: LedgerLimits) -> AgreementLedger {
         AgreementLedger {
             limits,
-            calendar: Calendar::new(link),
+            reservations: LinkReservations::new(link),
             templates: BTreeMap::new(),
             entries: BTreeMap::new(),
             waiting: BTreeSet::new(),
@@ -138,7 +138,6 @@ impl AgreementLedger {
             ending: BTreeSet::new(),
             used_up: BTreeSet::new(),
             closed: BTreeSet::new(),
-            claims: SelectorReservations::default(),
             of_party: BTreeMap::new(),
             answers: BTreeMap::new(),
             rejected: VecDeque::new(),
@@ -146,15 +145,17 @@ impl AgreementLedger {
         }
     }
 
-    /// The calendar of reservations.
+    /// The calendar of reservations in one direction. The one of a download that is not shared promises
+    /// nothing.
     #[must_use]
-    pub fn calendar(&self) -> &Calendar {
-        &self.calendar
+    pub fn calendar(&self, direction: Direction) -> &Calendar {
+        self.reservations.calendar(direction)
     }
 
-    /// For a link or a division that has changed; agreements stay.
-    pub fn set_link(&mut self, link: Limits) {
-        self.calendar.set_limits(link);
+    /// Sets the limits of a link that has changed. A new ledger shares no download, and `None` shares none.
+    /// Agreements stay.
+    pub fn set_link(&mut self, upload: Limits, download: Option<Limits>) {
+        self.reservations.set_limits(upload, download);
     }
 
     /// Offers a template, or another one by its id. Agreements stay as they were made.
@@ -256,8 +257,9 @@ impl AgreementLedger {
             Answer::Accepted(id) => {
                 let entry = self.entries.get(id).filter(|entry| entry.agreement.offer == *offer);
                 let LedgerEntry { agreement, oversubscribed, .. } = entry.ok_or_else(reused)?;
-                let at_present = || self.calendar.oversubscribed(self.calendar.peak(agreement.interval()));
-                let oversubscribed = oversubscribed.or_else(at_present);
+                let (directions, interval) = (agreement.offer.terms.direction, agreement.interval());
+                let oversubscribed =
+                    oversubscribed.or_else(|| self.reservations.oversubscribed(directions, interval));
                 Ok(Accepted { agreement: agreement.clone(), oversubscribed, repeated: true })
             }
             Answer::Rejected { offer: same, rejection } if *same == fingerprint(offer) => {
@@ -287,17 +289,27 @@ impl AgreementLedger {
             Rejection::Refused(Refusal::NoCapacity(shortage)) => {
                 Refusal::NoCapacity(self.confirm(shortage, offer, id, now)).into()
             }
+            Rejection::RefusedDownload(Refusal::NoCapacity(shortage)) => {
+                Rejection::RefusedDownload(Refusal::NoCapacity(self.confirm(shortage, offer, id, now)))
+            }
             other => other,
         })
     }
 
-    /// Keeps of a calendar's counter-offers those that the whole book would accept.
+    /// Keeps of a calendar's counter-offers those that the whole book would accept. The other direction may
+    /// have room for a smaller minimum only.
     fn confirm(&self, mut shortage: Shortage, offer: &Offer, id: &Name, now: Utc) -> Shortage {
-        let refused = |terms: Terms| self.examine(&Offer { terms, ..offer.clone() }, id, now).is_err();
+        let refusal = |terms: Terms| self.examine(&Offer { terms, ..offer.clone() }, id, now).err();
+        let refused = |terms: Terms| refusal(terms).is_some();
         let terms = &offer.terms;
-        if shortage.largest_min.is_some_and(|min| refused(Terms { min, ..terms.clone() })) {
-            shortage.largest_min = None;
-        }
+        let with = |min: BitRate| Terms { min, ..terms.clone() };
+        let of_other = shortage.largest_min.and_then(|min| match refusal(with(min))? {
+            Rejection::Refused(Refusal::NoCapacity(other))
+            | Rejection::RefusedDownload(Refusal::NoCapacity(other)) => other.largest_min,
+            _ => None,
+        });
+        let mins = [shortage.largest_min, of_other];
+        shortage.largest_min = mins.into_iter().flatten().find(|min| !refused(with(*min)));
         if let Earliest::At(start) = shortage.earliest {
             let end = terms.end.map(|end| start.after(end.since(shortage.interval.start)));
             if refused(Terms { start: Some(start), end, ..terms.clone() }) {
@@ -327,7 +339,7 @@ impl AgreementLedger {
         let template = self.template_of(offer)?;
         check_expiration(offer, terms.end)?;
         let request = Request { min: terms.min, max: terms.max, start: terms.start, end: offer.end() };
-        let interval = self.calendar.check_request(&request, now)?;
+        let interval = self.reservations.check_request(terms.direction, &request, now)?;
         if let Some(template) = template {
             check_constraints(template, offer, interval)?;
         }
@@ -337,8 +349,8 @@ impl AgreementLedger {
             Some(selector) => selector.clone(),
             None => Selector::service(&offer.service.name),
         };
-        check_claim(&self.claims, &selector, interval)?;
-        let grant = self.calendar.check(&request, now)?;
+        self.reservations.check_selector(terms.direction, &selector, interval)?;
+        let grant = self.reservations.check(terms.direction, &request, now)?;
         let state = AgreementState::Pending.on(AgreementEvent::Accept)?;
         let service_state = if interval.start > now { ServiceState::NotReady } else { ServiceState::Ready };
         let agreement = Agreement {
@@ -376,11 +388,11 @@ impl AgreementLedger {
             self.answers.insert((party.clone(), offer_id), Answer::Accepted(id.clone()));
         }
         *self.of_party.entry(party).or_default() += 1;
-        let (interval, min) = (agreement.interval(), agreement.offer.terms.min);
-        let (mut booking, mut closed) = (None, None);
+        let (interval, terms) = (agreement.interval(), &agreement.offer.terms);
+        let (mut bookings, mut closed) = (None, None);
         if agreement.state == AgreementState::Observed {
-            booking = Some(self.calendar.insert(min, interval));
-            self.claims.take(&agreement.selector, interval);
+            bookings =
+                Some(self.reservations.take(terms.direction, terms.min, &agreement.selector, interval));
             match agreement.service_state {
                 ServiceState::NotReady => self.waiting.insert((agreement.from, id.clone())),
                 _ => self.active.insert(id.clone()),
@@ -392,7 +404,7 @@ impl AgreementLedger {
             closed = agreement.until.or(Some(agreement.answered));
             self.closed.extend(closed.map(|moment| (moment, id.clone())));
         }
-        self.entries.insert(id.clone(), LedgerEntry { agreement, usage, oversubscribed, booking, closed });
+        self.entries.insert(id.clone(), LedgerEntry { agreement, usage, oversubscribed, bookings, closed });
         self.note_quota(&id, usage, None);
     }
 
@@ -420,9 +432,8 @@ impl AgreementLedger {
     fn unlist(&mut self, id: &Name, at: Utc) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let agreement = &entry.agreement;
-        if let Some(booking) = entry.booking.take() {
-            self.claims.give_back(&agreement.selector, agreement.from);
-            self.calendar.release(booking, at);
+        if let Some(bookings) = entry.bookings.take() {
+            self.reservations.release(bookings, &agreement.selector, agreement.from, at);
         }
         self.waiting.remove(&(agreement.from, id.clone()));
         self.active.remove(id);
@@ -445,7 +456,7 @@ impl AgreementLedger {
             self.close(&id, end);
             changes.extend(self.set(&id, Some(AgreementEvent::End), ServiceState::Completed));
         }
-        self.calendar.forget_before(now);
+        self.reservations.forget_before(now);
         changes
     }
 
@@ -492,7 +503,7 @@ impl AgreementLedger {
             .collect()
     }
 
-    /// Counts bytes that were sent under an agreement up to `at`.
+    /// Counts bytes that passed under an agreement up to `at`, in its directions.
     ///
     /// # Errors
     /// [`Rejection::UnknownAgreement`].
@@ -506,7 +517,7 @@ impl AgreementLedger {
 
     /// Keeps the list of quotas that are used up; without a moment, of those that may be.
     fn note_quota(&mut self, id: &Name, usage: Usage, at: Option<Utc>) {
-        let Some(entry) = self.entries.get(id).filter(|entry| entry.booking.is_some()) else { return };
+        let Some(entry) = self.entries.get(id).filter(|entry| entry.bookings.is_some()) else { return };
         let quota = entry.agreement.offer.terms.quota;
         let used_up =
             quota.is_some_and(|quota| at.is_none_or(|at| quota.used_up_until(&usage, at).is_some()));

@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use weir_units::BitRate;
 
-use crate::{Bandwidth, Fault, FaultCode, IllegalTransition, Name, Refusal, Selector, TermsError, Utc};
+use crate::{
+    Bandwidth, Directions, Fault, FaultCode, IllegalTransition, Name, Refusal, Selector, TermsError, Utc,
+};
 
 /// Why an offer is rejected, or a change of an agreement refused. Nothing changes by it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +62,16 @@ pub enum Rejection {
         /// The most that it allows.
         most: BitRate,
     },
+    /// The template is about another direction.
+    #[error("cannot agree by template {template}: its direction is {offered}, and the offer's is {asked}")]
+    DirectionOutsideTemplate {
+        /// The template's id.
+        template: Name,
+        /// The offer's.
+        asked: Directions,
+        /// The template's.
+        offered: Directions,
+    },
     /// The template does not allow that time.
     #[error("cannot agree by template {template}: it holds for {longest:?} at most, name an end within that")]
     TimeOutsideTemplate {
@@ -89,12 +101,37 @@ pub enum Rejection {
     /// Admission refuses.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// Admission of the download refuses.
+    #[error("download: {0}")]
+    RefusedDownload(Refusal),
+    /// The download is not shared, so that nothing of it can be promised.
+    #[error(
+        "cannot promise what arrives: this node does not share its download (leave direction out, or write upload)"
+    )]
+    DownloadNotShared,
+    /// The packets cannot be told apart before they have a receiver.
+    #[error(
+        "cannot promise what arrives for {0}: an agreement on the download is about all that one container receives \
+         (select a container alone)"
+    )]
+    DownloadSelector(Box<Selector>),
     /// There is no such agreement.
     #[error("cannot find an agreement with the id {0}")]
     UnknownAgreement(Name),
     /// That cannot happen to the agreement in its state.
     #[error(transparent)]
     State(#[from] IllegalTransition),
+}
+
+impl Rejection {
+    /// The latest end that a refused extension could have.
+    pub(super) fn latest_end(&self) -> Option<Utc> {
+        match self {
+            Rejection::Refused(Refusal::NoCapacityToExtend { busiest, .. })
+            | Rejection::RefusedDownload(Refusal::NoCapacityToExtend { busiest, .. }) => Some(*busiest),
+            _ => None,
+        }
+    }
 }
 
 fn list(known: &[Name]) -> String {
@@ -116,15 +153,19 @@ impl From<&Rejection> for Fault {
     fn from(rejection: &Rejection) -> Fault {
         let code = match rejection {
             Rejection::Refused(refusal) => return Fault::from(refusal),
+            Rejection::RefusedDownload(refusal) => {
+                return Fault { message: rejection.to_string(), ..Fault::from(refusal) };
+            }
+            Rejection::DownloadNotShared | Rejection::DownloadSelector(_) => FaultCode::DirectionNotOffered,
             Rejection::TooManyOffers { .. } => FaultCode::TooManyOffers,
             Rejection::OfferIdReused { .. } => FaultCode::OfferIdReused,
             Rejection::IdTaken { .. } => FaultCode::AgreementIdTaken,
             Rejection::Terms(_) => FaultCode::Contradiction,
             Rejection::EndAfterExpiration { .. } => FaultCode::EndAfterExpiration,
             Rejection::UnknownTemplate { .. } => FaultCode::UnknownTemplate,
-            Rejection::BandwidthOutsideTemplate { .. } | Rejection::TimeOutsideTemplate { .. } => {
-                FaultCode::OutsideTemplate
-            }
+            Rejection::BandwidthOutsideTemplate { .. }
+            | Rejection::DirectionOutsideTemplate { .. }
+            | Rejection::TimeOutsideTemplate { .. } => FaultCode::OutsideTemplate,
             Rejection::SelectorTaken { .. } => FaultCode::SelectorTaken,
             Rejection::TooManyAgreements { .. } => FaultCode::TooManyAgreements,
             Rejection::UnknownAgreement(_) => FaultCode::UnknownAgreement,
@@ -140,6 +181,8 @@ impl From<&Rejection> for Fault {
             Rejection::UnknownTemplate { known, .. } => {
                 fault.accepted = known.iter().map(ToString::to_string).collect();
             }
+            Rejection::DirectionOutsideTemplate { offered, .. } => fault.accepted = vec![offered.to_string()],
+            Rejection::DownloadNotShared => fault.accepted = vec!["upload".to_owned()],
             _ => {}
         }
         fault

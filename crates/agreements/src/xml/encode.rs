@@ -7,7 +7,9 @@ use quick_xml::{
 use weir_units::BitRate;
 
 use super::{QOS, WEIR, WSA, WSAG, XS, in_units};
-use crate::{Agreement, Constraints, Context, Offer, Quota, Selector, Service, Share, Template, Terms, Utc};
+use crate::{
+    Agreement, Constraints, Context, Directions, Offer, Quota, Selector, Service, Share, Template, Terms, Utc,
+};
 
 /// The text of the guarantee, for people.
 pub(super) const SERVICE_LEVEL: &str = "delivered >= min(demand, NetMinBandwidth)";
@@ -116,6 +118,7 @@ fn server_params(out: &mut Out, terms: &Terms) {
         bandwidth(out, "qos:NetMaxBandwidth", terms.max);
         out.optional("weir:Start", terms.start);
         out.optional("weir:End", terms.end);
+        out.optional("weir:Direction", Some(terms.direction).filter(|one| *one != Directions::default()));
         let weight = terms.weight.to_string();
         if (terms.share, terms.weight) != (Share::default(), weir_share::Weight::ONE) {
             out.leaf("weir:Share", &[("weight", &weight)], terms.share);

@@ -79,8 +79,9 @@ pub(super) fn service_description(r: &Reading<'_>, sdt: &Element) -> Result<(Nam
     let params = r.child(sdt, params)?;
     let (min, max) = ((QOS, "NetMinBandwidth"), (QOS, "NetMaxBandwidth"));
     let (start, end, share) = ((WEIR, "Start"), (WEIR, "End"), (WEIR, "Share"));
+    let direction = (WEIR, "Direction");
     let (selector_name, quota_name) = ((WEIR, "Selector"), (WEIR, "Quota"));
-    r.check(params, &[], &[min, max, start, end, share, selector_name, quota_name], &[])?;
+    r.check(params, &[], &[min, max, start, end, direction, share, selector_name, quota_name], &[])?;
     let (share, weight) = match r.find(params, share) {
         Some(element) => {
             let share = named(r, element, r.text(element, &[("", "weight")])?)?;
@@ -94,6 +95,7 @@ pub(super) fn service_description(r: &Reading<'_>, sdt: &Element) -> Result<(Nam
         max: bandwidth(r, r.child(params, max)?)?,
         start: optional(r, params, start)?,
         end: optional(r, params, end)?,
+        direction: optional(r, params, direction)?.unwrap_or_default(),
         share,
         weight,
         selector: r.find(params, selector_name).map(|s| selector(r, s)).transpose()?.unwrap_or_default(),

@@ -140,6 +140,7 @@ prop_compose! {
         rates in [any_rate(), any_rate(), any_rate()],
         start in option::of(any_utc()),
         end in option::of(any_utc()),
+        direction in select(vec![Directions::Upload, Directions::Download, Directions::Both]),
         share in select(vec![Share::Additive, Share::Weighted]),
         weight in 1..=Weight::MAX,
         selector in any_selector(),
@@ -148,7 +149,7 @@ prop_compose! {
         let [min, max, after] = rates;
         let weight = Weight::new(weight).unwrap();
         let quota = quota.map(|[day, month]| Quota { day: day.map(Bytes), month: month.map(Bytes), after });
-        Terms { min, max, start, end, share, weight, selector, quota }
+        Terms { min, max, start, end, direction, share, weight, selector, quota }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The capacities of the link: those of the configuration, and those set by hand at run time.
 
+use weir_agree::Direction;
 use weir_api::{Actor, Capacity, Error, ErrorCode, EventKind, LinkView, Plan, SetCapacity};
 use weir_units::BitRate;
 
@@ -151,9 +152,17 @@ impl Agent {
 
     /// The reason if agreements are promised more than may be reserved of the link.
     pub(super) fn excess(&self) -> Option<String> {
-        let excess = self.agreements.as_ref()?.excess(self.moment().utc);
-        let text = || format!("agreements are promised {excess} more than may be reserved of the link");
-        (excess > BitRate::ZERO).then(text)
+        let (agreements, now) = (self.agreements.as_ref()?, self.moment().utc);
+        let of = |direction| {
+            let excess = agreements.excess(direction, now);
+            let of_what = match direction {
+                Direction::Upload => "the link",
+                Direction::Download => "the download",
+            };
+            let text = || format!("agreements are promised {excess} more than may be reserved of {of_what}");
+            (excess > BitRate::ZERO).then(text)
+        };
+        Direction::ALL.into_iter().filter_map(of).reduce(|all, one| format!("{all}; {one}"))
     }
 
     /// Sets capacities by hand, or takes those back that are `null`.

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use weir_agree::Direction;
 use weir_api::EventKind;
 
 use super::*;
@@ -227,7 +228,7 @@ fn lived(off: impl Fn(u64) -> i64) -> Vec<(u64, EventKind)> {
         clock.look(reading);
         let now = clock.now(reading.boot);
         agreements.advance(now);
-        let in_force = agreements.in_force(now).len();
+        let in_force = agreements.in_force(Direction::Upload, now).len();
         let expected = usize::from(second < 100) + usize::from((50..150).contains(&second));
         assert_eq!(in_force, expected, "second {second}");
         seen.extend(agreements.happened().into_iter().map(|one| (second, one.what)));

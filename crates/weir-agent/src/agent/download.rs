@@ -14,7 +14,7 @@ use super::{
     allocate::Allocations,
     charge::Charges,
     class_key::ClassKey,
-    class_table::{Change, ClassTable, DiscoveredClass},
+    class_table::{Agreed, Change, ClassTable, DiscoveredClass},
     datapath,
     discover::Discovery,
     effects::Effects,
@@ -183,6 +183,18 @@ impl Download {
         self.shape = shape(&config, self.shape.mtu);
         self.classes.reconfigure(config);
         self.allocations.mark();
+    }
+
+    /// Enforces the agreements in force. All agreements together promise at most `promised`, now or later.
+    /// `None` if nothing changed.
+    pub(super) fn agree(&mut self, agreed: Vec<Agreed>, promised: BitRate, store: &Store) -> Option<Effects> {
+        if !self.classes.agree(agreed, promised) {
+            return None;
+        }
+        self.promises.save(store, self.classes.ledger());
+        self.allocations.follow(&self.classes);
+        self.allocations.mark();
+        Some(self.divide_if_due())
     }
 
     /// Divides the download if a demand, a policy or a class changed.

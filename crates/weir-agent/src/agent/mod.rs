@@ -66,6 +66,7 @@ use tokio::{
     sync::mpsc,
     time::{MissedTickBehavior, interval},
 };
+use weir_agree::Direction;
 use weir_api::EventKind;
 use weir_datapath::engine;
 use weir_netlink::{Events, Netlink};
@@ -313,7 +314,7 @@ impl Agent {
         let clock = Clock::start(clock::read(), &clock::boot_id(), store.clock()?.as_ref());
         let utc = clock.now(clock::since_boot());
         let agreements = Agreements::open(&config, &store, utc)?;
-        let promised = agreements.as_ref().map_or(BitRate::ZERO, |a| a.promised(utc));
+        let promised = agreements.as_ref().map_or(BitRate::ZERO, |a| a.promised(Direction::Upload, utc));
         let (promises, history) = (store.promises()?, store.history()?);
         let classes = ClassTable::new(config.clone(), set, minors, promises.clone(), promised);
         let (control, left_out) = advice::open(&config, &store)

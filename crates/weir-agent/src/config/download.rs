@@ -2,13 +2,21 @@
 
 use super::{ClassConfig, Config, Group, Layer, Link, Section};
 
+impl Link {
+    /// This link as the download sees it. Its rate is fixed, also where the upload's changes.
+    pub(crate) fn of_download(&self) -> Option<Link> {
+        let capacity = self.download?;
+        Some(Link { capacity, follows: None, download: None, ..self.clone() })
+    }
+}
+
 impl Config {
     /// The same classes with the policies of what arrives, on a link of the download's capacity. `None` if
     /// the download is not shared.
     ///
-    /// Agreements are about what leaves. Selectors are too: a class with `match` has no download.
+    /// Selectors are about what leaves: a class with `match` has no download.
     pub(crate) fn download(&self) -> Option<Config> {
-        let capacity = self.link.download?;
+        let link = self.link.of_download()?;
         let down = |section: Section| Section::from(section.down);
         let none = Layer::default();
         let group = |group: &Group| {
@@ -20,13 +28,12 @@ impl Config {
             ClassConfig { weight, min, max, down: none, ..class.clone() }
         };
         Some(Config {
-            link: Link { capacity, download: None, ..self.link.clone() },
+            link,
             defaults: down(self.defaults),
             host: down(self.host),
             default: down(self.default),
             groups: self.groups.iter().map(group).collect(),
             classes: self.classes.iter().filter(|c| c.selectors.is_empty()).map(class).collect(),
-            agreements: None,
             ..self.clone()
         })
     }

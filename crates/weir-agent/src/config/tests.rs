@@ -304,6 +304,18 @@ fn the_download_has_its_own_capacity_and_policies_and_inherits_none() {
 }
 
 #[test]
+fn minimum_of_what_arrives_is_promised_of_the_download_where_the_upload_changes() {
+    let range = LINK.replace("\"100mbit\"", "{ min = \"2mbit\", max = \"100mbit\" }");
+    let text =
+        format!("{range}download = \"50mbit\"\n[[class]]\nname = \"web\"\ndown = {{ min = \"40mbit\" }}\n");
+    let config = parse(&text).unwrap();
+    assert_eq!(
+        (config.link.assured(), config.download().unwrap().link.assured()),
+        (BitRate::mbit(2), BitRate::mbit(50))
+    );
+}
+
+#[test]
 fn a_policy_of_what_arrives_that_cannot_hold_is_refused_with_its_place() {
     let web = "[[class]]\nname = \"web\"\n";
     for (text, want) in [

@@ -20,7 +20,8 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use tokio::{sync::Semaphore, time};
 use weir_agree::{
-    Agreement, Document, Fault, FaultCode, Language, MAX_DOCUMENT, Offer, Pace, Throttle, ThrottleLimits, Utc,
+    Agreement, Direction, DirectionError, Document, Fault, FaultCode, Language, MAX_DOCUMENT, Offer, Pace,
+    Throttle, ThrottleLimits, Utc,
 };
 use weir_api::OfferAnswer;
 
@@ -323,6 +324,7 @@ async fn renew(
 
 #[derive(Deserialize)]
 struct Span {
+    direction: Option<String>,
     from: Option<String>,
     to: Option<String>,
 }
@@ -335,7 +337,11 @@ async fn calendar(
     let language = of_answer(&headers, Language::Json)?;
     let read = |text: Option<String>| text.map(|text| moment(&text, language)).transpose();
     let (from, to) = (read(span.from)?, read(span.to)?);
-    let view = state.ask(language, |reply| AgreementsRequest::Calendar(from, to, reply)).await?;
+    let direction = span.direction.map_or(Ok(Direction::Upload), |text| text.parse());
+    let direction = direction.map_err(|e: DirectionError| {
+        Refusal::new(Fault::new(FaultCode::BadValue, e.to_string()), language)
+    })?;
+    let view = state.ask(language, |reply| AgreementsRequest::Calendar(direction, from, to, reply)).await?;
     Ok(axum::Json(view).into_response())
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde_json::Value;
-use weir_agree::{Agreement, Document, Language, Offer, Template};
+use weir_agree::{Agreement, Direction, Document, Language, Offer, Template};
 
 use weir_fake_agent::FakeAgent;
 
@@ -142,7 +142,7 @@ fn templates_calendar_renewal_and_termination_have_their_routes() {
     let mut wanted = Offer::read(&fig2(), Language::Xml).unwrap();
     wanted.terms.end = Some("2099-01-01T00:00:00Z".parse().unwrap());
     let id = client.offer(&wanted).unwrap().agreement.id;
-    let calendar = client.calendar(None, None).unwrap();
+    let calendar = client.calendar(Direction::Upload, None, None).unwrap();
     assert_eq!((calendar.steps[0].reserved.0, calendar.steps[0].free.0), (19_000_000, 71_000_000));
     let later = "2099-06-01T00:00:00Z".parse().unwrap();
     assert_eq!(client.renew(id.as_str(), Some(later)).unwrap().until, Some(later));
@@ -254,7 +254,7 @@ fn every_bad_offer_gets_a_fault_in_its_language_and_leaves_nothing() {
     let html = ask(&agent, "GET /v1/agreements", "accept: text/html\r\n", "");
     assert_eq!((html.status, code(&html, Language::Json)), (406, "unknown-language".to_owned()));
     assert_eq!(agent.client().agreements().unwrap(), []);
-    assert_eq!(agent.client().calendar(None, None).unwrap().steps.len(), 1);
+    assert_eq!(agent.client().calendar(Direction::Upload, None, None).unwrap().steps.len(), 1);
 }
 
 #[test]

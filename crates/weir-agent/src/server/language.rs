@@ -91,7 +91,7 @@ fn status(code: FaultCode) -> StatusCode {
         | IllegalTransition => StatusCode::CONFLICT,
         Contradiction | BelowGrain | RateTooLarge | MinAboveMax | MaxAboveReservable | EndBeforeStart
         | ZeroLength | StartInPast | TooFarAhead | EndAfterExpiration | UnknownTemplate | OutsideTemplate
-        | ShareNotOffered => StatusCode::UNPROCESSABLE_ENTITY,
+        | ShareNotOffered | DirectionNotOffered => StatusCode::UNPROCESSABLE_ENTITY,
         Malformed | Dtd | Entity | TooDeep | TooManyAttributes | TooLong | WrongDocument
         | UnknownNamespace | UnknownElement | UnknownAttribute | Missing | Repeated | BadValue
         | UnknownUnit | Negative | NotANumber => StatusCode::BAD_REQUEST,

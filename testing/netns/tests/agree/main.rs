@@ -302,7 +302,7 @@ fn what_has_no_agreement_is_held_to_its_part_in_the_papers_form(engine: EngineKi
     let mut wanted = expected([party("C1").max(19).sends(FLOOD), party("C2").max(60).sends(FLOOD), third]);
     wanted[2].goodput *= 4.75 / 4.0;
     check("two agreed", &streams, &labels, &wanted);
-    let view = node.client().calendar(None, None).expect("there is one");
+    let view = node.client().calendar(weir_agree::Direction::Upload, None, None).expect("there is one");
     assert!(view.other_is_ceiling);
     assert_eq!(view.other, BitRate::kbit(4_750));
 }

@@ -1,6 +1,6 @@
 //! The API's questions about agreements.
 
-use weir_agree::{Agreement, Fault, Offer, Report, Template, Utc};
+use weir_agree::{Agreement, AgreementState, Direction, Fault, Offer, Report, Template, Utc};
 use weir_api::{Actor, AgreementStatus, CalendarView, OfferAnswer};
 
 use super::Agreements;
@@ -8,6 +8,8 @@ use crate::{
     agent::{
         Agent,
         agree::words,
+        class_table::Agreed,
+        download::told,
         maker::{Offeror, Owner},
     },
     reply::Reply,
@@ -37,8 +39,8 @@ pub enum AgreementsRequest {
     Renew(String, Option<Utc>, Owner, Actor, Answer<Agreement>),
     /// An operator's decision: accept or reject.
     Decide(String, bool, Actor, Answer<Agreement>),
-    /// The bandwidth promised between two moments.
-    Calendar(Option<Utc>, Option<Utc>, Answer<CalendarView>),
+    /// The bandwidth promised in a direction between two moments.
+    Calendar(Direction, Option<Utc>, Option<Utc>, Answer<CalendarView>),
     /// The report of the month that contains the moment. `None` means this month.
     Report(String, Option<Utc>, Answer<Report>),
 }
@@ -60,8 +62,10 @@ impl Agent {
             }
             AgreementsRequest::Statuses(reply) => drop(reply.send(self.statuses(now.utc))),
             AgreementsRequest::Status(id, reply) => drop(reply.send(self.status_of(&id, now.utc))),
-            AgreementsRequest::Calendar(from, to, reply) => {
-                drop(reply.send(self.with_agreements(|a| a.calendar(from.unwrap_or(now.utc), to))));
+            AgreementsRequest::Calendar(direction, from, to, reply) => {
+                drop(
+                    reply.send(self.with_agreements(|a| a.calendar(direction, from.unwrap_or(now.utc), to))),
+                );
             }
             AgreementsRequest::Report(id, month, reply) => {
                 let agreements = self.agreements.as_ref().ok_or_else(words::off);
@@ -141,14 +145,33 @@ impl Agent {
     fn status_of(&mut self, id: &str, now: Utc) -> Result<AgreementStatus, Fault> {
         let agreements = self.agreements.as_ref().ok_or_else(words::off)?;
         let agreement = agreements.one(id)?;
-        let agreed = self.classes.agreed(&agreement.id);
-        let class = agreed.map(|_| match self.classes.class_of(&agreement.id) {
-            Some(key) => match self.problem(&self.classes.entries()[key]) {
-                None => Ok(key.to_string()),
-                Some(why) => Err(why),
-            },
-            None => Err(self.classes.unmet(&agreement.id).unwrap_or("it is not known why").to_owned()),
-        });
-        Ok(agreements.status(agreement, class, agreed, now))
+        let directions = agreement.offer.terms.direction;
+        let table = |direction| match direction {
+            Direction::Upload => Some(&self.classes),
+            Direction::Download => self.download.as_ref().map(|download| &download.classes),
+        };
+        let agreed = |direction| table(direction)?.agreed(&agreement.id).cloned();
+        let agreed: Vec<Agreed> = directions.iter().filter_map(agreed).collect();
+        let unknown = "it is not known why";
+        let class_in = |direction| -> Result<String, String> {
+            let Some(table) = table(direction) else { return Err(told(words::NOT_SHARED)) };
+            match (direction, table.class_of(&agreement.id)) {
+                (Direction::Upload, Some(key)) => {
+                    self.problem(&table.entries()[key]).map_or(Ok(key.to_string()), Err)
+                }
+                (Direction::Upload, None) => Err(table.unmet(&agreement.id).unwrap_or(unknown).to_owned()),
+                (Direction::Download, Some(key)) => {
+                    let why = self.down(key).and_then(|down| down.not_enforced_because);
+                    why.map_or(Ok(key.to_string()), |why| Err(told(&why)))
+                }
+                (Direction::Download, None) => Err(told(table.unmet(&agreement.id).unwrap_or(unknown))),
+            }
+        };
+        let is_observed = agreement.state == AgreementState::Observed && agreement.interval().contains(now);
+        let lacks_download = self.download.is_none() && directions.has(Direction::Download);
+        let is_begun = !agreed.is_empty() || (is_observed && lacks_download);
+        let classes: Result<Vec<String>, String> = directions.iter().map(class_in).collect();
+        let class = is_begun.then(|| classes.map(|all| all.first().cloned().unwrap_or_default()));
+        Ok(agreements.status(agreement, class, &agreed, now))
     }
 }

@@ -1,27 +1,33 @@
 //! Agreements and the link: agreements in force become policies, and delivered bytes are counted.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
-use weir_agree::{ClockReading, Name};
+use weir_agree::{ClockReading, Direction, Name};
 use weir_share::Demand;
 use weir_units::{BitRate, Bytes};
 
-use crate::agent::{Agent, class_key::ClassKey, clock::since_boot};
+use crate::agent::{
+    Agent,
+    allocate::Allocations,
+    class_key::ClassKey,
+    class_table::{Agreed, ClassTable},
+    clock::since_boot,
+    download::Download,
+};
 
 /// The demand and the delivery of one agreement in force, between two looks at its class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::agent) struct Interval {
     pub(in crate::agent) id: Name,
+    /// The direction in which the class was looked at.
+    pub(in crate::agent) direction: Direction,
     /// The class's key.
     pub(in crate::agent) class: ClassKey,
     /// The promised rate.
     pub(in crate::agent) guarantee: BitRate,
-    /// The rate it would have sent at.
+    /// The rate it would have had.
     pub(in crate::agent) demand: Demand,
-    /// The bytes sent.
+    /// The bytes that passed.
     pub(in crate::agent) delivered: Bytes,
     /// The length of the interval.
     pub(in crate::agent) time: Duration,
@@ -56,7 +62,10 @@ impl Agent {
         let now = self.moment().utc;
         let Some(agreements) = &mut self.agreements else { return };
         agreements.advance(now);
-        let (agreed, promised) = (agreements.in_force(now), agreements.promised(now));
+        let (agreed, promised) =
+            (agreements.in_force(Direction::Upload, now), agreements.promised(Direction::Upload, now));
+        let of_download =
+            (agreements.in_force(Direction::Download, now), agreements.promised(Direction::Download, now));
         let before = self.classes.minors().clone();
         let changed = self.classes.agree(agreed, promised);
         if changed {
@@ -79,10 +88,11 @@ impl Agent {
             self.datapath.select(&self.classes, |_| true);
             self.keep_promises();
         }
+        let is_enforced = self.keep_download_agreements(of_download);
         // Events are reported before the disk is written, because a write may take long.
         self.admit_both();
         if let Some(agreements) = &mut self.agreements {
-            if !self.allocations.is_due() {
+            if is_enforced && !self.allocations.is_due() {
                 agreements.finish(&self.store, now);
             }
             agreements.settle(&self.store, now);
@@ -90,46 +100,71 @@ impl Agent {
         self.admit_both();
     }
 
+    /// Enforces the agreements on what arrives. Returns whether the scheduler has them.
+    fn keep_download_agreements(&mut self, (agreed, promised): (Vec<Agreed>, BitRate)) -> bool {
+        let Some(download) = &mut self.download else { return true };
+        if let Some(effects) = download.agree(agreed, promised, &self.store) {
+            self.follow_up(effects);
+            self.keep_download_promises();
+        }
+        self.download.as_ref().is_none_or(|download| !download.allocations.is_due())
+    }
+
     /// Tells the agreements how much is promised to classes, and reports the changes of agreements.
     fn admit_both(&mut self) {
         let promised = self.classes.promised_to_classes();
         let Some(agreements) = &mut self.agreements else { return };
-        agreements.promised_to_classes(promised);
+        agreements.promised_to_classes(Direction::Upload, promised);
+        let of_download = self.download.as_ref().map(|download| &download.classes);
+        if let Some(table) = of_download {
+            agreements.promised_to_classes(Direction::Download, table.promised_to_classes());
+        }
+        let mut told = Vec::new();
         for one in agreements.happened() {
-            let key = one.id.as_ref().and_then(|id| self.classes.class_of(id)).cloned();
+            let class_of = |id| self.classes.class_of(id).or_else(|| of_download?.class_of(id));
+            let key = one.id.as_ref().and_then(class_of).cloned();
             let detail = one.id.as_ref().map_or(String::new(), |id| format!("{id}: ")) + &one.detail;
-            self.event_of(one.what, key.as_ref(), one.id.map(|id| id.to_string()), detail);
+            told.push((one.what, key, one.id.map(|id| id.to_string()), detail));
+        }
+        for (what, key, id, detail) in told {
+            self.event_of(what, key.as_ref(), id, detail);
         }
     }
 
-    /// Counts the bytes sent under each agreement since the last look.
+    /// Counts the bytes that passed under each agreement since the last look.
     pub(in crate::agent) fn count_delivered(&mut self) {
         let now = self.moment();
         let Some(agreements) = &mut self.agreements else { return };
-        let mut counted = BTreeMap::new();
+        let earlier = std::mem::take(&mut agreements.last_counts);
         let mut intervals = Vec::new();
-        for (key, entry) in self.classes.entries() {
-            let (Some(id), Some(followed)) = (&entry.agreement, self.allocations.get(key)) else { continue };
-            let bytes = followed.before.bytes + followed.counters.bytes;
-            let waits = followed.counters.backlog > 0;
-            let place = (id.clone(), key.clone());
-            if let Some(old) = agreements.last_counts.get(&place) {
-                intervals.push(Interval {
-                    id: id.clone(),
-                    class: key.clone(),
-                    guarantee: self.classes.agreed(id).map_or(BitRate::ZERO, |agreed| agreed.min),
-                    demand: followed.estimator.demand(),
-                    delivered: Bytes(bytes.saturating_sub(old.bytes)),
-                    time: now.monotonic.since(old.at),
-                    waits: waits && old.waits,
-                });
+        let mut count = |direction, table: &ClassTable, allocations: &Allocations| {
+            for (key, entry) in table.entries() {
+                let (Some(id), Some(followed)) = (&entry.agreement, allocations.get(key)) else { continue };
+                let bytes = followed.before.bytes + followed.counters.bytes;
+                let waits = followed.counters.backlog > 0;
+                let place = (direction, id.clone(), key.clone());
+                if let Some(old) = earlier.get(&place) {
+                    intervals.push(Interval {
+                        id: id.clone(),
+                        direction,
+                        class: key.clone(),
+                        guarantee: table.agreed(id).map_or(BitRate::ZERO, |agreed| agreed.min),
+                        demand: followed.estimator.demand(),
+                        delivered: Bytes(bytes.saturating_sub(old.bytes)),
+                        time: now.monotonic.since(old.at),
+                        waits: waits && old.waits,
+                    });
+                }
+                agreements.last_counts.insert(place, Counted { bytes, at: now.monotonic, waits });
             }
-            counted.insert(place, Counted { bytes, at: now.monotonic, waits });
+        };
+        count(Direction::Upload, &self.classes, &self.allocations);
+        if let Some(Download { classes, allocations, .. }) = &self.download {
+            count(Direction::Download, classes, allocations);
         }
-        agreements.last_counts = counted;
         for one in &intervals {
-            let Interval { id, class, guarantee, demand, delivered, time, waits } = one;
-            tracing::trace!(%id, %class, %guarantee, ?demand, ?delivered, ?time, waits, "delivered");
+            let Interval { id, direction, class, guarantee, demand, delivered, time, waits } = one;
+            tracing::trace!(%id, %direction, %class, %guarantee, ?demand, ?delivered, ?time, waits, "delivered");
         }
         agreements.count(&intervals, &self.store, now);
         self.watch_agreements(&intervals, now);

@@ -19,8 +19,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_agree::{
-    Accepted, Agreement, AgreementLedger, AgreementState, ClockReading, Fault, FaultCode, Interval, Monitor,
-    Name, Offer, Rejection, ServiceState, Share, Template, Utc,
+    Accepted, Agreement, AgreementLedger, AgreementState, ClockReading, Direction, Fault, FaultCode,
+    Interval, Monitor, Name, Offer, Rejection, ServiceState, Share, Template, Utc,
 };
 use weir_api::{AgreementStatus, CalendarStep, CalendarView, EventKind, InForce, OfferAnswer};
 use weir_units::{BitRate, Instant};
@@ -64,8 +64,10 @@ pub struct Agreements {
     owners: BTreeMap<Name, Maker>,
     rules: Rules,
     link: config::Link,
-    /// The promises to classes that reduce what agreements may get.
-    elsewhere: BitRate,
+    /// The same link as the download sees it, if the download is shared.
+    download: Option<config::Link>,
+    /// The promises to classes that reduce what agreements may get, in each direction.
+    elsewhere: BTreeMap<Direction, BitRate>,
     next: u64,
     openings: u64,
     /// Agreements in termination. The engine may still enforce them.
@@ -80,10 +82,10 @@ pub struct Agreements {
     monitor: Monitor,
     months_saved: Instant,
     happened: Vec<Happened>,
-    /// The counters of classes at the last count, by agreement and class.
-    last_counts: BTreeMap<(Name, ClassKey), Counted>,
-    /// The link when the agreements were last watched.
-    link_seen: Option<LinkSeen>,
+    /// The counters of classes at the last count, by direction, agreement and class.
+    last_counts: BTreeMap<(Direction, Name, ClassKey), Counted>,
+    /// Each direction of the link when the agreements were last watched.
+    link_seen: BTreeMap<Direction, LinkSeen>,
 }
 
 impl Agreements {
@@ -106,7 +108,8 @@ impl Agreements {
             owners: BTreeMap::new(),
             rules,
             link: config.link.clone(),
-            elsewhere: BitRate::ZERO,
+            download: config.link.of_download(),
+            elsewhere: BTreeMap::new(),
             next: 1,
             openings: 0,
             terminating: BTreeSet::new(),
@@ -118,9 +121,10 @@ impl Agreements {
             months_saved: Instant::default(),
             happened: Vec::new(),
             last_counts: BTreeMap::new(),
-            link_seen: None,
+            link_seen: BTreeMap::new(),
         };
         agreements.offer_templates();
+        agreements.limit();
         agreements.reconcile(store)?;
         // The changes due while no agent ran.
         agreements.advance(now);
@@ -133,7 +137,7 @@ impl Agreements {
     pub(crate) fn reconfigure(&mut self, rules: Rules, link: &config::Link) {
         let gone: Vec<Name> = self.ledger.templates().map(|t| t.id.clone()).collect();
         gone.iter().for_each(|id| drop(self.ledger.remove_template(id)));
-        (self.rules, self.link) = (rules, link.clone());
+        (self.rules, self.link, self.download) = (rules, link.clone(), link.of_download());
         self.offer_templates();
         self.limit();
     }
@@ -141,7 +145,7 @@ impl Agreements {
     fn offer_templates(&mut self) {
         let mut templates = self.rules.templates.clone();
         if templates.is_empty() {
-            templates.push(words::plain_template(&self.rules, &self.link));
+            templates.extend(words::plain_templates(&self.rules, &self.link, self.download.as_ref()));
         }
         for template in templates {
             // Configured templates were checked with the configuration.
@@ -149,20 +153,32 @@ impl Agreements {
         }
     }
 
-    /// Sets the sum of the promises to classes without an agreement.
-    pub(crate) fn promised_to_classes(&mut self, promised: BitRate) {
-        let theirs =
-            self.rules.promisable(&self.link).saturating_sub(self.rules.reservable.of(self.link.assured()));
+    /// The link in one direction. `None` for a download that is not shared.
+    fn link_of(&self, direction: Direction) -> Option<&config::Link> {
+        match direction {
+            Direction::Upload => Some(&self.link),
+            Direction::Download => self.download.as_ref(),
+        }
+    }
+
+    /// Sets the sum of the promises to classes without an agreement in one direction.
+    pub(crate) fn promised_to_classes(&mut self, direction: Direction, promised: BitRate) {
+        let Some(link) = self.link_of(direction) else { return };
+        let theirs = self.rules.promisable(link).saturating_sub(self.rules.reservable.of(link.assured()));
         let elsewhere = promised.saturating_sub(theirs);
-        if elsewhere != self.elsewhere {
-            self.elsewhere = elsewhere;
+        if self.elsewhere.insert(direction, elsewhere) != Some(elsewhere) {
             self.limit();
         }
     }
 
     fn limit(&mut self) {
-        if let Ok(limits) = self.rules.limits(&self.link, self.elsewhere) {
-            self.ledger.set_link(limits);
+        let limits = |direction| {
+            let elsewhere = self.elsewhere.get(&direction).copied().unwrap_or_default();
+            self.rules.limits(self.link_of(direction)?, elsewhere).ok()
+        };
+        if let Some(upload) = limits(Direction::Upload) {
+            let download = limits(Direction::Download);
+            self.ledger.set_link(upload, download);
         }
     }
 
@@ -368,27 +384,31 @@ impl Agreements {
         }
     }
 
-    /// The bandwidth promised from one moment to another. Without an end, it goes to the last change.
+    /// The bandwidth promised in a direction from one moment to another. Without an end, it goes to the last
+    /// change.
     ///
     /// # Errors
-    /// The end is before the begin.
-    pub fn calendar(&self, from: Utc, to: Option<Utc>) -> Result<CalendarView, Fault> {
+    /// The end is before the begin, or the download is not shared.
+    pub fn calendar(&self, direction: Direction, from: Utc, to: Option<Utc>) -> Result<CalendarView, Fault> {
+        let link = self.link_of(direction).ok_or_else(|| Fault::from(&Rejection::DownloadNotShared))?;
         if to.is_some_and(|to| to <= from) {
             let message = format!("cannot tell of the calendar from {from} on to an earlier moment");
             return Err(Fault::new(FaultCode::EndBeforeStart, message));
         }
-        let (calendar, limits) = (self.ledger.calendar(), self.ledger.calendar().limits());
+        let calendar = self.ledger.calendar(direction);
+        let limits = calendar.limits();
         let step = |(from, reserved): (Utc, BitRate)| CalendarStep {
             from,
             reserved,
             free: limits.promisable().saturating_sub(reserved),
         };
         Ok(CalendarView {
+            direction,
             link: limits.link,
             reservable: limits.reservable(),
             promisable: limits.promisable(),
             other: limits.other(),
-            other_is_ceiling: self.rules.ceiling(&self.link).is_some(),
+            other_is_ceiling: self.rules.ceiling(link).is_some(),
             steps: calendar.profile(from, to).take(MAX_STEPS).map(step).collect(),
         })
     }
@@ -451,7 +471,7 @@ impl Agreements {
         let mut news = used_up != self.used_up;
         for (id, until, max) in limited {
             if !self.used_up.contains(&id) {
-                let detail = format!("it may send {max} until {until}");
+                let detail = format!("its maximum is {max} until {until}");
                 self.publish(EventKind::AgreementQuotaUsedUp, Some(&id), detail);
             }
         }
@@ -488,9 +508,10 @@ impl Agreements {
         }
     }
 
-    /// The agreements to enforce now. Where the capacity is less than all their minima, the oldest have
-    /// theirs, and the others are suspended until they fit again.
-    pub(crate) fn in_force(&self, now: Utc) -> Vec<Agreed> {
+    /// The agreements to enforce now in one direction. Where the capacity is less than all their minima, the
+    /// oldest have theirs, and the others are suspended until they fit again.
+    pub(crate) fn in_force(&self, direction: Direction, now: Utc) -> Vec<Agreed> {
+        let Some(link) = self.link_of(direction) else { return Vec::new() };
         let agreed = |f: weir_agree::InForce<'_>| Agreed {
             id: f.id.clone(),
             selector: f.selector.clone(),
@@ -500,10 +521,11 @@ impl Agreements {
             suspended: None,
             limited_until: f.limited_until,
         };
-        let mut all: Vec<Agreed> = self.ledger.in_force(now).into_iter().map(agreed).collect();
+        let in_force = self.ledger.in_force(now).into_iter().filter(|f| f.direction.has(direction));
+        let mut all: Vec<Agreed> = in_force.map(agreed).collect();
         let mut by_age: Vec<&mut Agreed> = all.iter_mut().collect();
         by_age.sort_by_cached_key(|one| (self.ledger.agreement(&one.id).map(|a| a.answered), one.id.clone()));
-        let mut free = self.link.assured();
+        let mut free = link.assured();
         for one in by_age {
             if one.min > free {
                 one.suspended = Some(free);
@@ -514,14 +536,14 @@ impl Agreements {
         all
     }
 
-    /// The highest sum of promises at any moment from now on.
-    pub(crate) fn promised(&self, now: Utc) -> BitRate {
-        self.ledger.calendar().peak(Interval { start: now, end: None })
+    /// The highest sum of promises in one direction at any moment from now on.
+    pub(crate) fn promised(&self, direction: Direction, now: Utc) -> BitRate {
+        self.ledger.calendar(direction).peak(Interval { start: now, end: None })
     }
 
     /// The part of these promises above the reservable rate.
-    pub(crate) fn excess(&self, now: Utc) -> BitRate {
-        self.promised(now).saturating_sub(self.ledger.calendar().limits().reservable())
+    pub(crate) fn excess(&self, direction: Direction, now: Utc) -> BitRate {
+        self.promised(direction, now).saturating_sub(self.ledger.calendar(direction).limits().reservable())
     }
 
     /// The next moment at which an agreement begins or ends.
@@ -531,16 +553,19 @@ impl Agreements {
 
     /// The status of an agreement of which no class is known.
     pub fn status_without_class(&self, agreement: &Agreement, now: Utc) -> AgreementStatus {
-        let agreed = self.in_force(now).into_iter().find(|agreed| agreed.id == agreement.id);
-        self.status(agreement, None, agreed.as_ref(), now)
+        let of =
+            |direction| self.in_force(direction, now).into_iter().find(|agreed| agreed.id == agreement.id);
+        let agreed: Vec<Agreed> = agreement.offer.terms.direction.iter().filter_map(of).collect();
+        self.status(agreement, None, &agreed, now)
     }
 
     /// An agreement with its state. `class` is the class that enforces it, or the reason why none does.
+    /// `agreed` are the rates of its directions. The lowest minimum is in force in each of them.
     pub(crate) fn status(
         &self,
         agreement: &Agreement,
         class: Option<Result<String, String>>,
-        agreed: Option<&Agreed>,
+        agreed: &[Agreed],
         now: Utc,
     ) -> AgreementStatus {
         let usage = self.ledger.usage(&agreement.id).unwrap_or_default();
@@ -551,7 +576,7 @@ impl Agreements {
         };
         AgreementStatus {
             agreement: agreement.clone(),
-            in_force: agreed.map(|a| InForce {
+            in_force: agreed.iter().min_by_key(|a| a.enforced_min()).map(|a| InForce {
                 min: a.enforced_min(),
                 max: a.max,
                 limited_until: a.limited_until,

@@ -1,5 +1,6 @@
 use super::*;
 use crate::agent::class_key::ClassKey;
+use weir_agree::Directions;
 use weir_api::EventKind;
 
 /// The current time of this machine.
@@ -61,24 +62,66 @@ fn what_is_agreed_is_there_after_a_restart_and_no_id_is_given_twice() {
         let db = agreements.offer(&client(), None, offer("db", 30), &store, moment(0)).unwrap().agreement;
         agreements.terminate(db.id.as_str(), &store, moment(1).utc).unwrap();
         agreements.finish(&store, moment(1).utc);
-        assert_eq!(agreements.in_force(moment(2).utc).len(), 1);
+        assert_eq!(agreements.in_force(Direction::Upload, moment(2).utc).len(), 1);
         (web, db.id)
     };
     let store = Store::open(dir.path()).unwrap();
     let mut agreements = Agreements::open(&config, &store, moment(5).utc).unwrap().unwrap();
     assert_eq!(agreements.one(before.id.as_str()).unwrap(), &before);
     assert_eq!(agreements.one(gone.as_str()).unwrap().state, AgreementState::Terminated);
-    assert_eq!(agreements.promised(moment(5).utc), BitRate::mbit(20));
+    assert_eq!(agreements.promised(Direction::Upload, moment(5).utc), BitRate::mbit(20));
     let next = agreements.offer(&client(), None, offer("db", 70), &store, moment(5)).unwrap().agreement;
     assert!(next.id != before.id && next.id != gone);
     assert!(agreements.offer(&client(), None, offer("mail", 1), &store, moment(5)).is_err());
 }
 
 #[test]
+fn promise_of_what_arrives_outlives_a_restart_and_a_link_that_does_not_share_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = moment(9).utc;
+    let mut shared = config("");
+    shared.link.download = Some(BitRate::mbit(50));
+    let with = |direction| {
+        let mut offer = offer("web", 20);
+        offer.terms.direction = direction;
+        offer
+    };
+    let id = {
+        let store = Store::open(dir.path()).unwrap();
+        let mut agreements = Agreements::open(&shared, &store, moment(0).utc).unwrap().unwrap();
+        let templates: Vec<_> = agreements.templates().iter().map(|t| t.terms.direction).collect();
+        assert_eq!(templates, [Directions::Upload, Directions::Download]);
+        let agreed = agreements.offer(&client(), None, with(Directions::Both), &store, moment(0)).unwrap();
+        agreed.agreement.id
+    };
+    let in_force = |agreements: &Agreements| {
+        let sum = |direction| agreements.in_force(direction, now).iter().map(|one| one.min.0).sum::<u64>();
+        Direction::ALL.map(|direction| BitRate(sum(direction)))
+    };
+    for (config, rates) in [(config(""), [20, 0]), (shared, [20, 20])] {
+        let store = Store::open(dir.path()).unwrap();
+        let mut agreements = Agreements::open(&config, &store, now).unwrap().unwrap();
+        assert_eq!(in_force(&agreements), rates.map(BitRate::mbit));
+        assert_eq!(agreements.one(id.as_str()).unwrap().offer.terms.direction, Directions::Both);
+        assert_eq!(agreements.calendar(Direction::Download, now, None).is_ok(), rates[1] > 0);
+        // 45 of 50 Mbit/s may be promised of what arrives.
+        agreements.promised_to_classes(Direction::Download, BitRate::mbit(30));
+        let mut more = offer("db", 26);
+        more.terms.direction = Directions::Download;
+        assert!(agreements.offer(&client(), None, more, &store, moment(10)).is_err());
+        assert_eq!(
+            agreements.promised(Direction::Download, now),
+            BitRate::mbit(20),
+            "its bandwidth stays reserved"
+        );
+    }
+}
+
+#[test]
 fn what_classes_are_promised_is_not_promised_to_agreements() {
     let mut stored = StoredAgreements::new();
     // 95 Mbit/s may be promised, 90 of them to agreements.
-    stored.agreements.promised_to_classes(BitRate::mbit(25));
+    stored.agreements.promised_to_classes(Direction::Upload, BitRate::mbit(25));
     let StoredAgreements { agreements, store, .. } = &mut stored;
     let fault = agreements.offer(&client(), None, offer("web", 71), store, moment(0)).unwrap_err();
     assert_eq!(fault.counter_offer.unwrap().min, Some(BitRate::mbit(70)));
@@ -97,6 +140,7 @@ fn a_quota_that_is_used_up_lowers_the_ceiling_and_outlives_a_restart() {
     let id = agreements.offer(&client(), None, offer, &store, moment(0)).unwrap().agreement.id;
     let sent = |bytes| {
         let delivery = Delivery {
+            direction: Direction::Upload,
             id: id.clone(),
             class: "docker:web".into(),
             guarantee: BitRate::mbit(20),
@@ -108,16 +152,16 @@ fn a_quota_that_is_used_up_lowers_the_ceiling_and_outlives_a_restart() {
         [delivery]
     };
     agreements.count(&sent(999), &store, moment(1));
-    assert_eq!(agreements.in_force(moment(1).utc)[0].max, BitRate::mbit(20));
+    assert_eq!(agreements.in_force(Direction::Upload, moment(1).utc)[0].max, BitRate::mbit(20));
     agreements.happened();
     agreements.count(&sent(1), &store, moment(2));
-    assert_eq!(agreements.in_force(moment(2).utc)[0].max, after);
+    assert_eq!(agreements.in_force(Direction::Upload, moment(2).utc)[0].max, after);
     assert_eq!(agreements.happened()[0].what, "agreement-quota-used-up");
     drop((agreements, store));
 
     let store = Store::open(dir.path()).unwrap();
     let agreements = Agreements::open(&config, &store, moment(3).utc).unwrap().unwrap();
-    assert_eq!(agreements.in_force(moment(3).utc)[0].max, after);
+    assert_eq!(agreements.in_force(Direction::Upload, moment(3).utc)[0].max, after);
 }
 
 #[test]
@@ -126,13 +170,13 @@ fn an_operator_who_decides_has_offers_wait() {
     let StoredAgreements { agreements, store, .. } = &mut stored;
     let offered = agreements.offer(&client(), None, offer("web", 20), store, moment(0)).unwrap().agreement;
     assert_eq!(offered.state, AgreementState::Pending);
-    assert!(agreements.in_force(moment(1).utc).is_empty());
+    assert!(agreements.in_force(Direction::Upload, moment(1).utc).is_empty());
     let accepted = agreements.decide(offered.id.as_str(), true, store, moment(2).utc).unwrap();
     assert_eq!((accepted.state, accepted.from), (AgreementState::Observed, moment(2).utc));
     let other = agreements.offer(&client(), None, offer("db", 20), store, moment(3)).unwrap().agreement;
     agreements.decide(other.id.as_str(), false, store, moment(4).utc).unwrap();
     assert_eq!(store.agreements().unwrap().agreements.len(), 2);
-    assert_eq!(agreements.in_force(moment(5).utc).len(), 1);
+    assert_eq!(agreements.in_force(Direction::Upload, moment(5).utc).len(), 1);
 }
 
 /// An agreement without a weight in its terms has its class's weight.
@@ -151,7 +195,8 @@ fn spare_is_shared_by_weight_only_where_the_node_says_so() {
     let StoredAgreements { agreements, store, .. } = &mut stored;
     agreements.offer(&client(), None, weighted(), store, moment(0)).unwrap();
     agreements.offer(&client(), None, offer("db", 20), store, moment(0)).unwrap();
-    let weights: Vec<_> = agreements.in_force(moment(1).utc).iter().map(|one| one.weight).collect();
+    let weights: Vec<_> =
+        agreements.in_force(Direction::Upload, moment(1).utc).iter().map(|one| one.weight).collect();
     assert_eq!(weights, [weir_share::Weight::new(3).ok(), None], "without a word the class keeps its own");
 }
 
@@ -209,12 +254,16 @@ fn changed_rules_hold_for_later_offers_and_older_excess_is_told() {
     let mut stored = StoredAgreements::new();
     let StoredAgreements { agreements, store, .. } = &mut stored;
     agreements.offer(&client(), None, offer("web", 70), store, moment(0)).unwrap();
-    assert_eq!(agreements.excess(moment(1).utc), BitRate::ZERO);
+    assert_eq!(agreements.excess(Direction::Upload, moment(1).utc), BitRate::ZERO);
     let half = config("reservable = 0.5\n");
     agreements.reconfigure(half.agreements.clone().unwrap(), &half.link);
-    assert_eq!(agreements.excess(moment(1).utc), BitRate::mbit(20));
+    assert_eq!(agreements.excess(Direction::Upload, moment(1).utc), BitRate::mbit(20));
     assert!(agreements.offer(&client(), None, offer("db", 10), store, moment(1)).is_err());
-    assert_eq!(agreements.in_force(moment(1).utc).len(), 1, "what was promised before is kept");
+    assert_eq!(
+        agreements.in_force(Direction::Upload, moment(1).utc).len(),
+        1,
+        "what was promised before is kept"
+    );
 }
 
 #[test]
@@ -227,7 +276,7 @@ fn minima_that_a_smaller_capacity_cannot_hold_are_suspended_by_age() {
         ids.push(made.agreement.id);
     }
     let suspended = |agreements: &Agreements| -> Vec<Option<BitRate>> {
-        let all = agreements.in_force(moment(9).utc);
+        let all = agreements.in_force(Direction::Upload, moment(9).utc);
         ids.iter().map(|id| all.iter().find(|one| one.id == *id).unwrap().suspended).collect()
     };
     assert_eq!(suspended(agreements), [None; 3]);
@@ -266,6 +315,7 @@ fn quota_is_told_once_each_way_by_day_and_by_month() {
         let (demand, delivered) = (weir_share::Demand::UNLIMITED, weir_units::Bytes(bytes));
         let time = std::time::Duration::from_millis(100);
         [Delivery {
+            direction: Direction::Upload,
             id: id.clone(),
             class,
             guarantee: BitRate::mbit(20),
@@ -281,7 +331,7 @@ fn quota_is_told_once_each_way_by_day_and_by_month() {
     assert_eq!(told(agreements), Vec::<&str>::new());
     agreements.count(&sent(10), store, moment(86_400));
     assert_eq!(told(agreements), ["agreement-quota-back"]);
-    let status = agreements.status(agreements.one(id.as_str()).unwrap(), None, None, moment(86_400).utc);
+    let status = agreements.status(agreements.one(id.as_str()).unwrap(), None, &[], moment(86_400).utc);
     let counted = (status.sent_today, status.sent_this_month);
     assert_eq!(counted, (weir_units::Bytes(10), weir_units::Bytes(1_510)));
 }

@@ -1,26 +1,31 @@
 //! Checks whether guarantees are met. The monitor gets each look at the link, and its findings go to
 //! the database, to events and to callers.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use weir_agree::{ClockReading, Conditions, Fault, FaultCode, Look, MonitorEvent, Month, Name, Report, Utc};
+use weir_agree::{
+    ClockReading, Conditions, Direction, Fault, FaultCode, Look, MonitorEvent, Month, Name, Report, Utc,
+};
 use weir_api::EventKind;
 use weir_netlink::tc::Counters;
 use weir_units::chain;
 use weir_units::{Bytes, TcHandle};
 
 use super::{Agreements, Delivery};
-use crate::agent::{Agent, store::Store};
+use crate::agent::{Agent, class_table::ClassEntry, store::Store};
 
 /// How long observations may wait to be written. A crash forgets at most this part of a month.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 
-/// The link's counters at the last look.
+/// The counters of one direction of the link at the last look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::agent) struct LinkSeen {
     /// The counters of the link's own queue, if it has one.
     queue: Option<Counters>,
-    /// Bytes sent by all classes.
+    /// Bytes of all classes.
     sent: u64,
     /// Repairs so far.
     repairs: u64,
@@ -72,46 +77,95 @@ fn part(of: u64, carried: u64, offered: u64) -> Bytes {
     Bytes(u64::try_from(kept).unwrap_or(u64::MAX))
 }
 
+/// The class of an agreement in the direction in which it was looked at.
+fn entry_of<'a>(agent: &'a Agent, one: &Delivery) -> Option<&'a ClassEntry> {
+    let table = match one.direction {
+        Direction::Upload => &agent.classes,
+        Direction::Download => &agent.download.as_ref()?.classes,
+    };
+    table.entries().get(&one.class)
+}
+
+/// The one of two looks in which more is missing of what was promised and waited for.
+fn worse(one: Look, other: Look) -> Look {
+    let lacks = |look: &Look| match look.waits {
+        true => i128::from(look.guarantee.bytes_in(look.time).0) - i128::from(look.delivered.0),
+        false => i128::MIN,
+    };
+    if lacks(&other) > lacks(&one) { other } else { one }
+}
+
 impl Agent {
     /// Gives the monitor the rates that each agreement got.
     pub(in crate::agent) fn watch_agreements(&mut self, delivered: &[Delivery], now: ClockReading) {
-        if delivered.is_empty() {
-            self.agreements.iter_mut().for_each(|agreements| agreements.link_seen = None);
+        let mut looks: BTreeMap<Name, Look> = BTreeMap::new();
+        for direction in Direction::ALL {
+            let of_direction = || delivered.iter().filter(|one| one.direction == direction);
+            if of_direction().next().is_none() {
+                if let Some(agreements) = &mut self.agreements {
+                    agreements.link_seen.remove(&direction);
+                }
+                continue;
+            }
+            let Some(passed) = self.passed(direction) else { continue };
+            for one in of_direction() {
+                let look = self.look(one, &passed, now);
+                // A guarantee in both directions is kept if it is kept in the worse one.
+                let worse = looks.get(&one.id).map_or(look, |other| worse(*other, look));
+                looks.insert(one.id.clone(), worse);
+            }
+        }
+        if looks.is_empty() {
             return;
         }
-        let seen = self.see_link();
-        let Some(earlier) = self.agreements.as_mut().and_then(|a| a.link_seen.replace(seen)) else { return };
-        let up = self.datapath.is_link_up();
-        let capacity = self.in_force();
-        let Passed { conditions, offered } =
-            seen.since(&earlier, up, self.datapath.error.is_some(), capacity);
-        let carried = conditions.carried.0;
-        let lost = conditions.link_full && carried < offered / 10 * 9;
-        let arrived = |sent: Bytes| if lost { part(sent.0, carried, offered) } else { sent };
-        let looks: Vec<(Name, Look)> = delivered
-            .iter()
-            .map(|one| {
-                let entry = self.classes.entries().get(&one.class);
-                let suspended = entry.is_some_and(|e| e.unpromised.is_some());
-                let unmet = entry.is_some_and(|e| self.fault_of(e).is_some() || e.class.unmet.is_some());
-                let held_back = one.waits || (conditions.link_full && one.demand.is_active());
-                let look = Look {
-                    at: now.utc,
-                    time: one.time,
-                    guarantee: one.guarantee,
-                    delivered: arrived(one.delivered),
-                    waits: held_back,
-                    conditions: Conditions {
-                        engine_fault: conditions.engine_fault || unmet,
-                        suspended,
-                        ..conditions
-                    },
-                };
-                (one.id.clone(), look)
-            })
-            .collect();
+        let looks: Vec<(Name, Look)> = looks.into_iter().collect();
         if let Some(agreements) = &mut self.agreements {
             agreements.watch(&looks, &self.store, now);
+        }
+    }
+
+    /// The traffic of a direction since the last look. `None` at the first one.
+    fn passed(&mut self, direction: Direction) -> Option<Passed> {
+        let up = self.datapath.is_link_up();
+        let (seen, fault, capacity) = match direction {
+            Direction::Upload => (self.see_link(), self.datapath.error.is_some(), self.in_force()),
+            Direction::Download => {
+                let download = self.download.as_ref()?;
+                let sent = download.allocations.all().map(|f| f.before.bytes + f.counters.bytes).sum();
+                let seen = LinkSeen { queue: None, sent, repairs: download.repairs };
+                (seen, download.fault().is_some(), download.classes.config().link.capacity)
+            }
+        };
+        let earlier = self.agreements.as_mut()?.link_seen.insert(direction, seen)?;
+        Some(seen.since(&earlier, up, fault, capacity))
+    }
+
+    /// The look of the monitor at one agreement.
+    fn look(&self, one: &Delivery, passed: &Passed, now: ClockReading) -> Look {
+        let Passed { conditions, offered } = *passed;
+        let carried = conditions.carried.0;
+        let lost = conditions.link_full && carried < offered / 10 * 9;
+        let delivered = if lost { part(one.delivered.0, carried, offered) } else { one.delivered };
+        let (suspended, unmet) = match entry_of(self, one) {
+            None => (false, false),
+            Some(entry) if one.direction == Direction::Upload => {
+                (entry.unpromised.is_some(), self.fault_of(entry).is_some() || entry.class.unmet.is_some())
+            }
+            Some(entry) => {
+                (entry.unpromised.is_some(), self.download_fault().is_some() || entry.class.problem.is_some())
+            }
+        };
+        Look {
+            at: now.utc,
+            time: one.time,
+            guarantee: one.guarantee,
+            delivered,
+            waits: one.waits || (conditions.link_full && one.demand.is_active()),
+            conditions: Conditions {
+                engine_fault: conditions.engine_fault || unmet,
+                suspended,
+                ..conditions
+            },
         }
     }
 

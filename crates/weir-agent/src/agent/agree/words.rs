@@ -1,6 +1,8 @@
 //! Texts about agreements, and the template of a provider that configures none.
 
-use weir_agree::{Agreement, Constraints, Fault, FaultCode, GRAIN, Name, Service, Template, Terms};
+use weir_agree::{
+    Agreement, Constraints, Directions, Fault, FaultCode, GRAIN, Name, Service, Template, Terms,
+};
 
 use crate::agent::maker::Maker;
 use crate::{
@@ -20,13 +22,20 @@ pub(crate) fn unknown(id: &str) -> Fault {
     Fault::new(FaultCode::UnknownAgreement, message)
 }
 
+/// The reason why an agreement on the download is not enforced on a link that shares none.
+pub(super) const NOT_SHARED: &str = "the link does not share it now ([link] download of the configuration)";
+
 /// Describes an agreement in one line.
 pub(in crate::agent) fn promise(agreement: &Agreement) -> String {
     let terms = &agreement.offer.terms;
     let until = agreement.until.map_or("without an end".to_owned(), |until| format!("to {until}"));
     format!(
         "{} has {} to {} for {} from {} {until}",
-        agreement.offer.context.initiator, terms.min, terms.max, agreement.selector, agreement.from
+        agreement.offer.context.initiator,
+        terms.min,
+        terms.max,
+        agreement.packets(),
+        agreement.from
     )
 }
 
@@ -62,16 +71,36 @@ fn fixed(text: &'static str) -> Name {
     Name::new(text).expect("names in the source are names")
 }
 
-/// The template if none is configured: it allows any offer that admission accepts.
-pub(super) fn plain_template(rules: &Rules, link: &Link) -> Template {
+/// The templates if none is configured, one for each shared direction. They allow any offer that admission
+/// accepts.
+pub(super) fn plain_templates(
+    rules: &Rules,
+    link: &Link,
+    download: Option<&Link>,
+) -> impl Iterator<Item = Template> {
+    let upload =
+        plain_template(rules, link, ("bandwidth", "Bandwidth of this node's uplink"), Directions::Upload);
+    let download = download.map(|link| {
+        let words = ("download", "Bandwidth of what arrives by this node's uplink");
+        plain_template(rules, link, words, Directions::Download)
+    });
+    std::iter::once(upload).chain(download)
+}
+
+fn plain_template(
+    rules: &Rules,
+    link: &Link,
+    (id, name): (&'static str, &'static str),
+    direction: Directions,
+) -> Template {
     let most = rules.reservable.of(link.assured());
     let rate = most.scale(1, 10).max(GRAIN);
     Template {
-        id: fixed("bandwidth"),
-        name: Some(fixed("Bandwidth of this node's uplink")),
+        id: fixed(id),
+        name: Some(fixed(name)),
         responder: rules.provider.clone().unwrap_or_else(host),
         service: Service::new(fixed("server_parameters"), fixed("container")),
-        terms: Terms::new(rate, rate),
+        terms: Terms { direction, ..Terms::new(rate, rate) },
         constraints: Constraints {
             min_at_least: Some(GRAIN),
             min_at_most: Some(most),

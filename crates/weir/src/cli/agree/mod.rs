@@ -16,7 +16,8 @@ use std::{
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use weir_agree::{
-    AgreementState, Context, Document, Language, MAX_DOCUMENT, Name, Offer, Share, Template, Utc,
+    AgreementState, Context, Direction, Directions, Document, Language, MAX_DOCUMENT, Name, Offer, Share,
+    Template, Utc,
 };
 use weir_api::{AgreementStatus, CalendarView, OfferAnswer};
 
@@ -49,6 +50,7 @@ A whole offer, as TOML; only what has a * is needed, the rest says what holds wi
   max = \"20mbit\"                         # * never more
   start = \"2026-12-01T08:00:00Z\"         # at once
   end = \"2027-12-01T08:00:00Z\"           # no end
+  direction = \"upload\"                   # upload; download or both, for a container alone
   share = \"weighted\"                     # as the node says; by weight only where it does
   weight = 3                             # 1
   [terms.selector]                       # all of it together must match
@@ -161,6 +163,9 @@ struct RenewArgs {
 
 #[derive(Debug, Args)]
 struct CalendarArgs {
+    /// Show the promises of what arrives, not of what leaves
+    #[arg(long)]
+    download: bool,
     /// From then on, in UTC; now unless given
     #[arg(long, value_name = "MOMENT")]
     from: Option<Utc>,
@@ -201,7 +206,8 @@ pub(super) fn run(args: AgreeArgs, session: &mut Session<'_>) -> anyhow::Result<
         Verb::Reject(args) => changed(&session.client.decide(&args.id, false)?, args.output, session)?,
         Verb::Report(args) => report::run(&args, session)?,
         Verb::Calendar(args) => {
-            let view = session.client.calendar(args.from, args.to)?;
+            let direction = if args.download { Direction::Download } else { Direction::Upload };
+            let view = session.client.calendar(direction, args.from, args.to)?;
             session.print(&view, |out, look| calendar(out, look, &view))?;
         }
     }
@@ -257,6 +263,11 @@ fn templates(args: &TemplateArgs, session: &mut Session<'_>) -> anyhow::Result<(
             let Template { id, responder, service, terms, constraints, .. } = template;
             let selector =
                 if terms.selector.is_empty() { "the service".to_owned() } else { terms.selector.to_string() };
+            let selector = match terms.direction {
+                Directions::Upload => selector,
+                Directions::Download => format!("what arrives for {selector}"),
+                Directions::Both => format!("both directions of {selector}"),
+            };
             // The node's rule applies if the terms name none.
             let share = if terms.share == Share::Weighted { "weighted" } else { "-" };
             let accepted = show::constraints(constraints);
@@ -355,7 +366,7 @@ fn list(out: &mut dyn Write, look: Look, all: &[AgreementStatus]) -> io::Result<
             plain(agreement.from.to_string()),
             plain(agreement.until.map_or("-".to_owned(), |until| until.to_string())),
             plain(one.sent_today.to_string()),
-            plain(agreement.selector.to_string()),
+            plain(agreement.packets()),
         ]);
     }
     write!(out, "{table}")?;
@@ -372,9 +383,13 @@ fn list(out: &mut dyn Write, look: Look, all: &[AgreementStatus]) -> io::Result<
 fn calendar(out: &mut dyn Write, look: Look, view: &CalendarView) -> io::Result<()> {
     writeln!(
         out,
-        "{} of {} may be promised; {} are for what has no agreement{}\n",
+        "{} of {} that {} may be promised; {} are for what has no agreement{}\n",
         view.promisable,
         view.link,
+        match view.direction {
+            Direction::Upload => "leave",
+            Direction::Download => "arrive",
+        },
         view.other,
         if view.other_is_ceiling { ", and no more while one is in force" } else { "" },
     )?;

@@ -9,10 +9,10 @@ use super::{Look, now};
 
 /// Describes an agreement in one line, as the answer to a change.
 pub(super) fn line(out: &mut dyn Write, agreement: &Agreement) -> io::Result<()> {
-    let Agreement { id, state, offer, from, until, selector, .. } = agreement;
+    let Agreement { id, state, offer, from, until, .. } = agreement;
     let until = until.map_or("without an end".to_owned(), |until| format!("to {until}"));
     let (min, max) = (offer.terms.min, offer.terms.max);
-    writeln!(out, "{id} is {}: {min} to {max} for {selector} from {from} {until}", words(*state))
+    writeln!(out, "{id} is {}: {min} to {max} for {} from {from} {until}", words(*state), agreement.packets())
 }
 
 fn words(state: AgreementState) -> &'static str {
@@ -95,7 +95,7 @@ pub(super) fn status(out: &mut dyn Write, _: Look, status: &AgreementStatus) -> 
         );
         rows.push(("quota", text));
     } else {
-        rows.push(("sent", format!("{} today, {} this month", status.sent_today, status.sent_this_month)));
+        rows.push(("passed", format!("{} today, {} this month", status.sent_today, status.sent_this_month)));
     }
     if let Some(until) = status.in_force.and_then(|now| now.limited_until) {
         let left = until.since(now()).as_secs();
