@@ -60,8 +60,9 @@ BY_HAND := on_ppp on_wireguard on_raw_ip payload_on bpf::shares_on_tun
 # The longest tests, which VM_BRIEF leaves out: single segments where super-packets run too, the paper's own form,
 # what a test of htb holds outside of guests, and what another test of the guests or of the units nearly holds. (Random
 # policies run by the thousand in the schedulers that the unit tests compile for user space.)
-VM_LONG := drr_divides papers_form shares_of_single random_policies_of single_segments_hardly edt::capacity_follows \
-	without_selectors who_is_not_named full_link_when_routed changed_selector_moves flows_over_several_queues thousand_classes_come \
+VM_LONG := drr_divides papers_form edt::shares_of_single bpf::shares_of_single bpf_credit::shares_of_single \
+	random_policies_of single_segments_hardly edt::capacity_follows without_selectors who_is_not_named \
+	full_link_when_routed changed_selector_moves flows_over_several_queues thousand_classes_come \
 	altered_maps_are_right_again bpf::small_packets bpf_credit::small_packets
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames

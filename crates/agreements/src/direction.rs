@@ -5,12 +5,13 @@ use serde::{Deserialize, Serialize};
 /// One direction of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(rename = "LinkDirection"))]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// What leaves by the link.
+    /// Traffic that leaves by the link.
     #[default]
     Upload,
-    /// What arrives by the link.
+    /// Traffic that arrives by the link.
     Download,
 }
 
@@ -19,12 +20,12 @@ pub enum Direction {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Directions {
-    /// What leaves by the link: the paper's bandwidth of a provider.
+    /// Traffic that leaves by the link: the paper's bandwidth of a provider.
     #[default]
     Upload,
-    /// What arrives by the link.
+    /// Traffic that arrives by the link.
     Download,
-    /// What leaves and what arrives.
+    /// Traffic that leaves and traffic that arrives.
     Both,
 }
 

@@ -54,20 +54,24 @@ function timeline(calendar, from, to) {
 export const agreements = polled('Agreements', async () => {
   const from = Date.now(), to = from + 7 * DAY_MS;
   const iso = (ms) => new Date(ms).toISOString().replace(/\.\d+/, '');
-  const [all, calendar] = await Promise.all([get('/v1/agreements/status'), get(`/v1/agreements/calendar?from=${iso(from)}&to=${iso(to)}`)]);
+  const [all, status] = await Promise.all([get('/v1/agreements/status'), get('/v1/status')]);
+  const directions = status.download ? ['upload', 'download'] : ['upload'];
+  const calendars = await Promise.all(directions.map((one) => get(`/v1/agreements/calendar?direction=${one}&from=${iso(from)}&to=${iso(to)}`)));
   const rows = all.map(({ agreement: a, in_force: now, class: name, not_enforced_because: why, violations = [] }) => [
-    a.offer.name ?? a.id, a.state, rate(a.offer.terms.min), rate(a.offer.terms.max), name ?? '–',
+    a.offer.name ?? a.id, a.offer.terms.direction ?? 'upload', a.state, rate(a.offer.terms.min), rate(a.offer.terms.max), name ?? '–',
     now ? (why ? `not enforced: ${why}` : 'in force') : 'not in force', a.until ? time(Date.parse(a.until)) : 'no end', String(violations.length)]);
   const broken = all.flatMap((one) => (one.violations ?? []).map((v) => [one.agreement.offer.name ?? one.agreement.id,
     time(Date.parse(v.start)), `${(v.violated_ms / 1000).toFixed(0)} s`, rate(v.guarantee), rate(v.worst), bytes(v.lacking), v.cause]));
   return [
-    all.length ? table('Agreements', [['Agreement'], ['State'], ['Minimum', true], ['Maximum', true], ['Class'], ['Now'], ['Until'], ['Violations', true]], rows)
+    all.length ? table('Agreements', [['Agreement'], ['Direction'], ['State'], ['Minimum', true], ['Maximum', true], ['Class'], ['Now'], ['Until'], ['Violations', true]], rows)
       : empty('There is no agreement. A customer offers one with `weir agree offer`.'),
     el('h2', {}, 'Violations of this month'),
     broken.length ? table('Violations', [['Agreement'], ['From'], ['Fell short for', true], ['Guarantee', true], ['Worst shortfall', true], ['Lacking', true], ['Cause']], broken)
       : empty('No guarantee was violated this month.'),
-    el('h2', {}, 'Calendar of the next 7 days'), el('div', { class: 'chart' }, timeline(calendar, from, to)),
-    table('Calendar', [['From'], ['Promised', true], ['Free', true]], calendar.steps.map((s) => [time(Date.parse(s.from)), rate(s.reserved), rate(s.free)])),
+    ...calendars.flatMap((calendar) => [
+      el('h2', {}, `Calendar of the next 7 days: ${calendar.direction}`), el('div', { class: 'chart' }, timeline(calendar, from, to)),
+      table(`Calendar: ${calendar.direction}`, [['From'], ['Promised', true], ['Free', true]], calendar.steps.map((s) => [time(Date.parse(s.from)), rate(s.reserved), rate(s.free)])),
+    ]),
   ];
 });
 

@@ -282,6 +282,10 @@ fn agreements(api: &mut Builder) {
     );
     fault(
         api.route("GET", "/v1/agreements/calendar", "read", "Promised and free bandwidth over time.")
+            .query_of::<weir_agree::Direction>(
+                "direction",
+                "What arrives or what leaves; `upload` if left out.",
+            )
             .query("from", false, moment(), "The first moment.")
             .query("to", false, moment(), "The last moment.")
             .answers::<CalendarView>(),

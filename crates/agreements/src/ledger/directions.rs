@@ -104,7 +104,7 @@ impl LinkReservations {
         Ok(interval)
     }
 
-    /// Tests whether packets are free. What arrives is told apart by its receiver alone.
+    /// Tests whether packets are free. Arrivals are told apart by their receiver alone.
     pub(super) fn check_selector(
         &self,
         directions: Directions,

@@ -42,8 +42,12 @@ use super::{
 };
 
 /// The part of the capacity that is always lent, never handed out: a class that wakes
-/// without a floor gets its first share from here, before the next allocation.
-const SLACK_PERCENT: u64 = 2;
+/// without a floor gets its first share from here, before the next allocation. Classes swing between
+/// tenths of a second by what is lent, so that it is small.
+const SLACK_PER_MILLE: u64 = 5;
+
+/// A round of turns serves each class once. It is as long as this time of the whole link.
+const ROUND: Duration = Duration::from_millis(12);
 
 /// Every class has at least this of its own, so that none starves.
 const MIN_OWN_RATE: BitRate = BitRate::kbit(8);

@@ -94,7 +94,11 @@ fn a_template_is_filled_in_offered_listed_shown_and_terminated() {
     assert!(weir_agree::Agreement::read(&xml, Language::Xml).is_ok(), "{xml}");
 
     let calendar = ask(&agent, &["agree", "calendar"]).good();
-    assert!(calendar.starts_with("90mbit of 100mbit that leave may be promised; 5mbit are for what has no agreement\n"));
+    assert!(
+        calendar.starts_with(
+            "90mbit of 100mbit that leave may be promised; 5mbit are for what has no agreement\n"
+        )
+    );
     assert!(calendar.lines().last().unwrap().ends_with("  9mbit  81mbit  10.0 %"), "{calendar}");
 
     let said = ask(&agent, &["agree", "terminate", "a-1"]).good();

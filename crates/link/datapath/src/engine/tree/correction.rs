@@ -20,7 +20,7 @@ use std::{collections::BTreeMap, time::Duration};
 use weir_netlink::tc::HtbClass;
 use weir_units::{BitRate, Bytes, Instant, TcHandle};
 
-use super::{MAJOR, MIN_OWN_RATE, Node, SLACK_PERCENT};
+use super::{MAJOR, MIN_OWN_RATE, Node, SLACK_PER_MILLE};
 use crate::engine::{
     Measured,
     plan::{Group, Plan},
@@ -191,7 +191,7 @@ impl Corrections {
                 inside().map(|leaf| (bearable(&leaf) * sign).max(0).unsigned_abs()).sum()
             };
             let room = match parent.handle == root {
-                true => parent.rate.0 - parent.rate.0 * SLACK_PERCENT / 100,
+                true => parent.rate.0 - parent.rate.0 * SLACK_PER_MILLE / 1000,
                 false => parent.ceil.0,
             };
             Parent { raised: sum(1), free: (room + sum(-1)).saturating_sub(own), change: 0 }

@@ -1,8 +1,6 @@
 //! The quanta by which HTB lends.
 
-use std::time::Duration;
-
-use super::{SLACK_PERCENT, rates::is_at_ceiling};
+use super::{ROUND, SLACK_PER_MILLE, rates::is_at_ceiling};
 use crate::engine::plan::{Member, Plan, potential};
 
 /// How much each member is served at a time when it borrows, bytes. Of what is lent, a class that takes all
@@ -38,7 +36,7 @@ pub(super) fn of_members(plan: &Plan<'_>, group_rates: &[u64], rates: &[u64]) ->
         u64::try_from(part).unwrap_or(u64::MAX)
     };
     let lent =
-        takers().map(|(m, rate)| part(m, *rate)).sum::<u64>().max(shape.capacity.0 * SLACK_PERCENT / 100);
+        takers().map(|(m, rate)| part(m, *rate)).sum::<u64>().max(shape.capacity.0 * SLACK_PER_MILLE / 1000);
     let taken = takers().map(|(m, _)| m.target.0).sum::<u64>();
     let weights = takers().map(|(m, _)| weight(m)).sum::<u64>();
     let all: u64 = members.iter().map(weight).sum::<u64>().max(1);
@@ -52,9 +50,7 @@ pub(super) fn of_members(plan: &Plan<'_>, group_rates: &[u64], rates: &[u64]) ->
         u64::try_from(u128::from(rest) * u128::from(lent) / u128::from(lent - rest)).unwrap_or(u64::MAX)
     };
     let unit = shape.unit();
-    let time = Duration::from_millis(20);
-    // One round serves each class once. It is short enough that no class waits long.
-    let round = shape.capacity.bytes_in(time).0.max(4 * unit * takers().count().max(1) as u64);
+    let round = shape.capacity.bytes_in(ROUND).0.max(4 * unit * takers().count().max(1) as u64);
     // A class below its ceiling that would send above it for all of its turn loses the rest of the turn.
     let turns_end = |(m, rate): (&Member, &u64)| {
         let ceil = m.policy.ceiling().min(shape.capacity);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_share::Policy;
 use weir_units::{BitRate, Bytes};
 
-use super::{MIN_OWN_RATE, SLACK_PERCENT};
+use super::{MIN_OWN_RATE, SLACK_PER_MILLE};
 use crate::engine::plan::{Group, Member, Shape};
 
 /// A packet that a class sends while it is not backlogged costs it no more than this.
@@ -70,7 +70,7 @@ pub(super) fn of_members(shape: &Shape, groups: &[Group], members: &[Member]) ->
     let alone = || (0..members.len()).filter(|&i| members[i].group.is_none());
     let inside = |g: usize| (0..members.len()).filter(move |&i| members[i].group == Some(g));
 
-    let room = capacity.0 - capacity.0 * SLACK_PERCENT / 100;
+    let room = capacity.0 - capacity.0 * SLACK_PER_MILLE / 1000;
     let group_floor =
         |g: usize| inside(g).map(|i| floor(&members[i].policy)).sum::<u64>().max(floor(&groups[g].policy));
     let floors: u64 = (0..groups.len()).map(group_floor).sum::<u64>()
@@ -136,6 +136,8 @@ pub(super) fn of_members(shape: &Shape, groups: &[Group], members: &[Member]) ->
 /// their own rates, and remembers debts for a minute. A part of the rates of members that are not backlogged
 /// keeps debts short.
 ///
+/// A group of which no member takes all has the rates of all members. It owes nothing when they wake.
+///
 /// A group at its ceiling would lose turns if it borrowed. If one member takes all it is given, that member is due
 /// what the others leave, and the group has it as rate.
 pub(super) fn of_group<'a>(group: &Group, inside: impl Iterator<Item = (&'a Member, &'a u64)>) -> u64 {
@@ -148,8 +150,10 @@ pub(super) fn of_group<'a>(group: &Group, inside: impl Iterator<Item = (&'a Memb
         own += *rate;
         takers += usize::from(member.takes_all);
     }
-    if takers == 1 && is_at_ceiling(group) {
-        all = all.max(group.target.0.min(own));
+    match takers {
+        0 => all = own,
+        1 if is_at_ceiling(group) => all = all.max(group.target.0.min(own)),
+        _ => {}
     }
     all.max(group.policy.floor().0).max(MIN_OWN_RATE.0)
 }
