@@ -110,7 +110,7 @@ REST := $(filter-out $(SHORT) $(VIRTUAL) $(RUNTIMES),$(SUITES))
 
 # What does not hold every time yet, and is run by hand: classes whose
 # sockets are paced miss more than 5 % at times (docs/limits.md). Of
-# twelve looks at shares 10 s after a hand-over one was 7.3 % off, and no one knows why yet.
+# 36 looks at shares 10 s after a hand-over one was 7.3 % off, and no one knows why yet.
 NOT_YET := paced_sockets versions_follow
 
 # The short run. Suites with traffic measure one test at a time, so that none starves another.

@@ -159,6 +159,9 @@ pub struct Download {
     pub packets: u64,
     /// Packets dropped because the class's queue was full.
     pub drops: u64,
+    /// The part of its share that pays for dropped packets now. 0 without `charge_drops`.
+    #[serde(default)]
+    pub charged: BitRate,
     /// Bytes waiting now.
     pub backlog: Bytes,
     /// Packets waiting now.
@@ -190,6 +193,9 @@ pub struct DownloadStatus {
     pub reserved: BitRate,
     /// The sum of the floors that may be promised.
     pub reservable: BitRate,
+    /// The part of the capacity that pays for dropped packets, beside what classes pay themselves.
+    #[serde(default)]
+    pub charged: BitRate,
     /// The engine: `htb`.
     pub engine: String,
     /// The device through which what arrives passes.

@@ -327,6 +327,10 @@ fn beside_a_flood_charged_drops_keep_weights_and_a_short_queue() {
     let why = node.weir(&["explain", &node.name("C1")]);
     assert!(why.contains("pay for packets that queues dropped"), "{why}");
     assert!(!why.contains("its maximum"), "it has none: {why}");
+    let status = node.client().status().unwrap().download.expect("the download is shared");
+    let paid = [down(&node, "C1").charged, status.charged];
+    assert!(paid.iter().all(|rate| *rate > BitRate::kbit(500)), "{paid:?}");
+    assert!(node.weir(&["status"]).contains("of the download pay for dropped packets"));
     drop(flood);
 }
 

@@ -99,9 +99,14 @@ impl Charges {
         (limits, all)
     }
 
-    /// The rate that a class pays now, and the rate that the link pays for all.
-    pub(super) fn rates(&self, minor: u16) -> (BitRate, BitRate) {
-        (self.accounts.get(&minor).map_or(BitRate::ZERO, |account| account.rate), self.rate)
+    /// The rate that a class pays now.
+    pub(super) fn of_class(&self, minor: u16) -> BitRate {
+        self.accounts.get(&minor).map_or(BitRate::ZERO, |account| account.rate)
+    }
+
+    /// The rate that the link pays now, beside what classes pay themselves.
+    pub(super) fn of_link(&self) -> BitRate {
+        self.rate
     }
 }
 
@@ -241,7 +246,7 @@ mod tests {
         let mut link = Link::new(40.0, &[(1.0, Some(22.0)), (1.0, None)]);
         let arrives = link.settle();
         assert!((arrives[1] - 20.0).abs() < 2.1, "{arrives:.2?}");
-        assert_eq!(link.charges.rates(1).0, BitRate::ZERO, "the other one pays nothing itself");
+        assert_eq!(link.charges.of_class(1), BitRate::ZERO, "the other one pays nothing itself");
         assert!(link.rates[0] < 10.0, "{:.2?}", link.rates);
     }
 
@@ -262,7 +267,8 @@ mod tests {
         // Classes that drop nothing are left alone.
         let mut calm = Link::new(40.0, &[(1.0, None), (3.0, Some(5.0))]);
         calm.tick();
-        assert_eq!((calm.charges.rates(0), calm.charges.rates(1)), Default::default());
+        let rates = [calm.charges.of_class(0), calm.charges.of_class(1), calm.charges.of_link()];
+        assert_eq!(rates, [BitRate::ZERO; 3]);
     }
 
     #[test]

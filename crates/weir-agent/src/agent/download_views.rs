@@ -25,6 +25,7 @@ impl Agent {
             rate: BitRate(followed().map(|f| f.estimator.rate().0).sum()),
             reserved: reservation.reserved,
             reservable: reservation.reservable,
+            charged: download.charges.of_link(),
             engine: engine.name().to_owned(),
             device: device.to_owned(),
             active: followed().filter(|f| f.estimator.demand().is_active()).count(),
@@ -82,6 +83,7 @@ impl Agent {
             bytes,
             packets,
             drops,
+            charged: entry.minor.map_or(BitRate::ZERO, |minor| download.charges.of_class(minor)),
             backlog,
             backlog_packets,
             enforced: problem.is_none(),
@@ -119,7 +121,7 @@ impl Agent {
 
 /// The rates that a class and the link pay for dropped packets.
 fn explain_charge(download: &Download, entry: &ClassEntry) -> Option<String> {
-    let (own, of_link) = download.charges.rates(entry.minor?);
+    let (own, of_link) = (download.charges.of_class(entry.minor?), download.charges.of_link());
     match (own > BitRate::ZERO, of_link > BitRate::ZERO) {
         (false, false) => None,
         (true, false) => Some(format!("{own} of its share pay for packets that its queue dropped")),
@@ -135,7 +137,7 @@ fn explain_share(download: &Download, key: &ClassKey, entry: &ClassEntry) -> Opt
     let (allocation, rate) = (followed.allocation, followed.estimator.rate());
     let weight = entry.effective.policy.weight();
     // A class that pays for drops is limited as by a maximum.
-    let pays = download.charges.rates(followed.minor).0 > BitRate::ZERO;
+    let pays = download.charges.of_class(followed.minor) > BitRate::ZERO;
     let whole = match &entry.class.group {
         Some(group) => format!("group {group}'s part"),
         None => format!("the {} that arrive", download.classes.config().link.capacity),

@@ -73,6 +73,9 @@ fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
             d.device
         )?;
         writeln!(out, "promised   {} of {} that may be, of the download", d.reserved, d.reservable)?;
+        if d.charged > BitRate::ZERO {
+            writeln!(out, "charged    {} of the download pay for dropped packets", d.charged)?;
+        }
     }
     let pacing = if s.pacing { ", TCP paced" } else { "" };
     writeln!(out, "engine     {}, allocator {}, attached by {}{pacing}", s.engine, s.allocator, s.attach)?;

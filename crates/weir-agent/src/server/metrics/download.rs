@@ -16,7 +16,7 @@ struct OfDevice {
 /// A value of a class, if it has one.
 type Value = fn(&Download) -> Option<f64>;
 
-const GAUGES: [(&str, &str, &str, Value); 9] = [
+const GAUGES: [(&str, &str, &str, Value); 10] = [
     ("class_receive_rate", PER_SECOND, "Received over the last second", |d| Some(bytes_per_second(d.rate))),
     ("class_receive_allocation", PER_SECOND, "The rate that it may receive at now", |d| {
         Some(bytes_per_second(d.allocation))
@@ -26,6 +26,12 @@ const GAUGES: [(&str, &str, &str, Value); 9] = [
         PER_SECOND,
         "The rate that it would receive at; missing if it takes all that it is given",
         |d| d.demand.map(bytes_per_second),
+    ),
+    (
+        "class_receive_charged",
+        PER_SECOND,
+        "The part of its share that pays for dropped packets, with charge_drops",
+        |d| Some(bytes_per_second(d.charged)),
     ),
     ("class_receive_backlog", BYTES, "Received and waiting now", |d| Some(d.backlog.0 as f64)),
     ("class_receive_active", NONE, "1 if something arrived for it in the last moments, else 0", |d| {
@@ -74,6 +80,11 @@ pub(super) fn write(page: &mut Page, status: &Status, classes: &[Class]) -> usiz
             "download_reservable",
             "The sum of minima of what arrives that may be promised",
             download.reservable,
+        ),
+        (
+            "download_charged",
+            "The part of the download that pays for dropped packets, beside what classes pay",
+            download.charged,
         ),
     ] {
         page.gauges(name, PER_SECOND, help, [(device(), bytes_per_second(rate))]);

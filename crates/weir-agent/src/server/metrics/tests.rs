@@ -131,6 +131,8 @@ fn each_kind_of_object_has_its_metrics() {
         ("weir_class_receive_rate_bytes_per_second{class=\"video\",source=\"docker\"}", "2000000.0"),
         ("weir_class_receive_policy_max_bytes_per_second{class=\"video\",source=\"docker\"}", "2500000.0"),
         ("weir_class_receive_dropped_packets_total{class=\"video\",source=\"docker\"}", "3"),
+        ("weir_class_receive_charged_bytes_per_second{class=\"video\",source=\"docker\"}", "125000.0"),
+        ("weir_download_charged_bytes_per_second{device=\"eth0\"}", "250000.0"),
         ("weir_class_receive_enforced{class=\"video\",source=\"docker\",reason=\"\"}", "1.0"),
         ("weir_left_out{kind=\"downloads\"}", "0.0"),
         ("weir_agreements_in_force", "1.0"),
