@@ -66,7 +66,7 @@ impl FakeAgreements {
             AgreementsRequest::Terminate(id, owner, _, reply) => {
                 let permitted = agreements.permits(&owner, &id, "terminate");
                 let begun = permitted.and_then(|()| agreements.terminate(&id, store, now.utc));
-                agreements.finish(store, now.utc);
+                agreements.finish(|_| true, store, now.utc);
                 drop(reply.send(begun.and_then(|()| agreements.one(&id).cloned())));
             }
         }

@@ -76,10 +76,10 @@ pub(super) fn discovered(classes: &[DiscoveredClass]) -> Vec<DiscoveredClass> {
     own.map(of_download).collect()
 }
 
-/// The classes of the download, as stored. No one has been discovered yet.
-pub(super) fn table(config: Config, store: &Store) -> Result<ClassTable, StoreError> {
+/// The classes of the download, as stored. No one has been discovered yet. Agreements are promised `promised`.
+pub(super) fn table(config: Config, store: &Store, promised: BitRate) -> Result<ClassTable, StoreError> {
     let (set, promises) = (store.down_policies()?, store.down_promises()?);
-    Ok(ClassTable::new(config, set, store.minors()?, promises, BitRate::ZERO))
+    Ok(ClassTable::new(config, set, store.minors()?, promises, promised))
 }
 
 fn shape(config: &Config, mtu: u32) -> plan::Shape {
@@ -93,6 +93,7 @@ impl Download {
         config: &Config,
         engine: EngineKind,
         store: &Store,
+        promised: BitRate,
         attachments: &Attachments,
     ) -> Result<Option<Download>, OpenError> {
         let Some(config) = config.download() else { return Ok(None) };
@@ -100,7 +101,7 @@ impl Download {
         let allocations = Allocations::new(Allocator::new(config.allocator()));
         let scheduler = engine::Download::open(&config.link.device, attachments)?;
         let shape = shape(&config, 1500);
-        let classes = table(config, store)?;
+        let classes = table(config, store, promised)?;
         Ok(Some(Download {
             classes,
             allocations,
@@ -335,4 +336,24 @@ impl Download {
 /// An event's words, which say that they are about the download.
 pub(super) fn told(what: &str) -> String {
     format!("download: {what}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn promise_to_an_agreement_leaves_no_room_for_a_class_after_a_restart() {
+        let text = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\ndownload = \"50mbit\"\n[agreements]\n\
+            [[class]]\nname = \"web\"\ndown = { min = \"20mbit\" }\n";
+        let config = crate::config::parse(text, std::path::Path::new("test.toml")).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        // 47.5 of 50 Mbit/s may be promised.
+        for (to_agreements, to_classes) in [(28, 0), (27, 20)] {
+            let promised = BitRate::mbit(to_agreements);
+            let table = table(config.download().unwrap(), &store, promised).unwrap();
+            assert_eq!(table.promised_to_classes(), BitRate::mbit(to_classes), "beside {promised}");
+        }
+    }
 }

@@ -338,7 +338,8 @@ impl Agent {
                 return Err(anyhow::Error::from(error).context(what));
             }
         };
-        let download = Download::open(&config, kind, &store, &datapath.attachments);
+        let promised = agreements.as_ref().map_or(BitRate::ZERO, |a| a.promised(Direction::Download, utc));
+        let download = Download::open(&config, kind, &store, promised, &datapath.attachments);
         let download = match download {
             Ok(download) => download,
             Err(error) => {

@@ -131,7 +131,7 @@ impl Agent {
                 after.reconfigure(config);
                 after
             }
-            None => download::table(config, &self.store)?,
+            None => download::table(config, &self.store, self.promised_of_download())?,
         };
         after.update(download::discovered(found), is_complete);
         Ok(Some(after))

@@ -121,7 +121,8 @@ impl Agent {
             if let (Some(_), None) = (&download, &self.download) {
                 // It begins empty, and the discovery below fills it.
                 let (kind, attachments) = (self.datapath.engine.kind(), &self.datapath.attachments);
-                self.download = Download::open(&config, kind, &self.store, attachments)
+                let promised = self.promised_of_download();
+                self.download = Download::open(&config, kind, &self.store, promised, attachments)
                     .map_err(|e| format!("cannot share [link] download: {}", chain(&e)))?;
             }
             self.capacities.reconfigure(&file);

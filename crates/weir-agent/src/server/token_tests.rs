@@ -203,7 +203,7 @@ async fn provider(mut requests: mpsc::Receiver<Request>) {
             Request::Agreements(AgreementsRequest::Terminate(id, owner, _, reply)) => {
                 let begun = agreements.permits(&owner, &id, "terminate");
                 let begun = begun.and_then(|()| agreements.terminate(&id, store, now.utc));
-                agreements.finish(store, now.utc);
+                agreements.finish(|_| true, store, now.utc);
                 drop(reply.send(begun.and_then(|()| agreements.one(&id).cloned())));
             }
             request => panic!("{request:?}"),

@@ -88,26 +88,33 @@ impl Agent {
             self.datapath.select(&self.classes, |_| true);
             self.keep_promises();
         }
-        let is_enforced = self.keep_download_agreements(of_download);
+        self.keep_download_agreements(of_download);
         // Events are reported before the disk is written, because a write may take long.
         self.admit_both();
         if let Some(agreements) = &mut self.agreements {
-            if is_enforced && !self.allocations.is_due() {
-                agreements.finish(&self.store, now);
-            }
+            let is_settled = |direction| match direction {
+                Direction::Upload => !self.allocations.is_due(),
+                Direction::Download => self.download.as_ref().is_none_or(|d| !d.allocations.is_due()),
+            };
+            agreements.finish(is_settled, &self.store, now);
             agreements.settle(&self.store, now);
         }
         self.admit_both();
     }
 
-    /// Enforces the agreements on what arrives. Returns whether the scheduler has them.
-    fn keep_download_agreements(&mut self, (agreed, promised): (Vec<Agreed>, BitRate)) -> bool {
-        let Some(download) = &mut self.download else { return true };
+    /// Enforces the agreements on what arrives.
+    fn keep_download_agreements(&mut self, (agreed, promised): (Vec<Agreed>, BitRate)) {
+        let Some(download) = &mut self.download else { return };
         if let Some(effects) = download.agree(agreed, promised, &self.store) {
             self.follow_up(effects);
             self.keep_download_promises();
         }
-        self.download.as_ref().is_none_or(|download| !download.allocations.is_due())
+    }
+
+    /// All that agreements promise of what arrives, now or later.
+    pub(in crate::agent) fn promised_of_download(&self) -> BitRate {
+        let now = self.moment().utc;
+        self.agreements.as_ref().map_or(BitRate::ZERO, |a| a.promised(Direction::Download, now))
     }
 
     /// Tells the agreements how much is promised to classes, and reports the changes of agreements.

@@ -19,8 +19,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_agree::{
-    Accepted, Agreement, AgreementLedger, AgreementState, ClockReading, Direction, Fault, FaultCode,
-    Interval, Monitor, Name, Offer, Rejection, ServiceState, Share, Template, Utc,
+    Accepted, Agreement, AgreementLedger, AgreementState, ClockReading, Direction, Directions, Fault,
+    FaultCode, Interval, Monitor, Name, Offer, Rejection, ServiceState, Share, Template, Utc,
 };
 use weir_api::{AgreementStatus, CalendarStep, CalendarView, EventKind, InForce, OfferAnswer};
 use weir_units::{BitRate, Instant};
@@ -338,13 +338,19 @@ impl Agreements {
         Ok(())
     }
 
-    /// Records that the engine no longer enforces terminating agreements.
-    pub fn finish(&mut self, store: &Store, now: Utc) {
-        if self.terminating.is_empty() {
+    /// Records that terminating agreements are no longer enforced. `is_settled` says whether the scheduler of a
+    /// direction has the last division.
+    pub fn finish(&mut self, is_settled: impl Fn(Direction) -> bool, store: &Store, now: Utc) {
+        let directions = |id: &Name| {
+            self.ledger.agreement(id).map_or_else(Directions::default, |a| a.offer.terms.direction)
+        };
+        let is_over = |id: &Name| directions(id).iter().all(&is_settled);
+        let ids: Vec<Name> = self.terminating.iter().filter(|id| is_over(id)).cloned().collect();
+        if ids.is_empty() {
             return;
         }
-        let ids = std::mem::take(&mut self.terminating);
         for id in ids {
+            self.terminating.remove(&id);
             if self.ledger.finish_termination(&id, now).is_ok() {
                 self.unsaved.insert(id.clone());
                 self.publish(EventKind::AgreementTerminated, Some(&id), "its bandwidth is free".to_owned());

@@ -61,7 +61,7 @@ fn what_is_agreed_is_there_after_a_restart_and_no_id_is_given_twice() {
         let web = agreements.offer(&client(), None, offer("web", 20), &store, moment(0)).unwrap().agreement;
         let db = agreements.offer(&client(), None, offer("db", 30), &store, moment(0)).unwrap().agreement;
         agreements.terminate(db.id.as_str(), &store, moment(1).utc).unwrap();
-        agreements.finish(&store, moment(1).utc);
+        agreements.finish(|_| true, &store, moment(1).utc);
         assert_eq!(agreements.in_force(Direction::Upload, moment(2).utc).len(), 1);
         (web, db.id)
     };
@@ -115,6 +115,31 @@ fn promise_of_what_arrives_outlives_a_restart_and_a_link_that_does_not_share_it(
             "its bandwidth stays reserved"
         );
     }
+}
+
+#[test]
+fn end_of_an_agreement_waits_for_the_scheduler_of_its_own_direction() {
+    let mut config = config("");
+    config.link.download = Some(BitRate::mbit(50));
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
+    let mut make = |service, direction| {
+        let mut offer = offer(service, 5);
+        offer.terms.direction = direction;
+        let id = agreements.offer(&client(), None, offer, &store, moment(0)).unwrap().agreement.id;
+        agreements.terminate(id.as_str(), &store, moment(1).utc).unwrap();
+        id
+    };
+    let [up, down] = [make("a", Directions::Upload), make("b", Directions::Download)];
+    let both = make("c", Directions::Both);
+    let states = |agreements: &Agreements| {
+        [&up, &down, &both].map(|id| agreements.one(id.as_str()).unwrap().state == AgreementState::Terminated)
+    };
+    agreements.finish(|direction| direction == Direction::Upload, &store, moment(2).utc);
+    assert_eq!(states(&agreements), [true, false, false]);
+    agreements.finish(|_| true, &store, moment(3).utc);
+    assert_eq!(states(&agreements), [true; 3]);
 }
 
 #[test]
@@ -239,7 +264,7 @@ fn termination_goes_on_after_a_crash_and_old_ones_are_forgotten() {
     let stored = || store.agreements().unwrap().agreements;
     assert_eq!(stored()[0].0.state, AgreementState::ObservedAndTerminating, "its end is on disk");
     let mut agreements = Agreements::open(&config, &store, moment(2).utc).unwrap().unwrap();
-    agreements.finish(&store, moment(2).utc);
+    agreements.finish(|_| true, &store, moment(2).utc);
     assert_eq!(agreements.one(id.as_str()).unwrap().state, AgreementState::Terminated);
     assert_eq!(stored()[0].0.state, AgreementState::Terminated);
     agreements.settle(&store, moment(3_600).utc);
@@ -365,7 +390,7 @@ fn user_ends_and_renews_own_agreements_and_root_those_of_all() {
     );
     // An id is never used again, so no user inherits an agreement.
     agreements.terminate(id.as_str(), &store, moment(2).utc).unwrap();
-    agreements.finish(&store, moment(2).utc);
+    agreements.finish(|_| true, &store, moment(2).utc);
     agreements.settle(&store, moment(2 * 86_400).utc);
     assert!(!store.agreements().unwrap().owners.contains_key(&id));
 }
