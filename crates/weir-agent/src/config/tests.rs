@@ -304,7 +304,7 @@ fn the_download_has_its_own_capacity_and_policies_and_inherits_none() {
 }
 
 #[test]
-fn minimum_of_what_arrives_is_promised_of_the_download_where_the_upload_changes() {
+fn minimum_of_what_arrives_is_promised_of_the_download_alone() {
     let range = LINK.replace("\"100mbit\"", "{ min = \"2mbit\", max = \"100mbit\" }");
     let text =
         format!("{range}download = \"50mbit\"\n[[class]]\nname = \"web\"\ndown = {{ min = \"40mbit\" }}\n");

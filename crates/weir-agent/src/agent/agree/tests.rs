@@ -76,7 +76,7 @@ fn what_is_agreed_is_there_after_a_restart_and_no_id_is_given_twice() {
 }
 
 #[test]
-fn promise_of_what_arrives_outlives_a_restart_and_a_link_that_does_not_share_it() {
+fn promise_of_what_arrives_outlives_a_link_that_does_not_share_it() {
     let dir = tempfile::tempdir().unwrap();
     let now = moment(9).utc;
     let mut shared = config("");
