@@ -5,6 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
+use proptest::{prelude::*, sample::select};
 use weir_agree::*;
 use weir_share::Reservable;
 use weir_units::{BitRate, Instant};
@@ -79,6 +80,14 @@ fn promise_about_both_is_admitted_in_both_directions_or_in_none() {
     let accepted = answer(&mut ledger, offer("c", 20, Directions::Both, None), "c").unwrap();
     assert_eq!((accepted.agreement.offer.terms.direction, reserved(&ledger)), (Directions::Both, [90, 40]));
 
+    // The earliest start is one that both have room for.
+    let mut ledger = book();
+    answer(&mut ledger, offer("a", 45, Directions::Download, Some((0, 20))), "a").unwrap();
+    answer(&mut ledger, offer("b", 90, Directions::Upload, Some((15, 30))), "b").unwrap();
+    answer(&mut ledger, offer("c", 40, Directions::Download, Some((30, 50))), "c").unwrap();
+    let refused = answer(&mut ledger, offer("d", 10, Directions::Both, Some((0, 5))), "d").unwrap_err();
+    assert_eq!(Fault::from(&refused).counter_offer.unwrap().start, Some(at(50)), "{refused}");
+
     // A maximum that neither direction could hold is refused with one that both can.
     let large = Fault::from(&answer(&mut book(), offer("d", 95, Directions::Both, None), "d").unwrap_err());
     assert_eq!(large.code, FaultCode::MaxAboveReservable);
@@ -128,4 +137,66 @@ fn promise_is_extended_in_both_directions_or_in_none() {
     assert!(matches!(same, Rejection::SelectorTaken { .. }), "{same}");
     ledger.advance(at(20));
     assert_eq!(ledger.agreement(&name("a")).unwrap().state, AgreementState::Complete);
+}
+
+proptest! {
+    /// Whatever is offered, neither direction is promised more than it has, and each counter-offer is accepted.
+    #[test]
+    fn random_promises_fit_in_each_direction_and_counter_offers_hold(
+        offers in prop::collection::vec(
+            (
+                0..4usize,
+                1..60u64,
+                select(vec![Directions::Upload, Directions::Download, Directions::Both]),
+                (0..50i64, 1..30i64),
+                any::<bool>(),
+            ),
+            1..25,
+        ),
+    ) {
+        let mut ledger = book();
+        let mut made: Vec<(Name, Offer)> = Vec::new();
+        for (i, (service, mbit, direction, (start, length), is_ended)) in offers.into_iter().enumerate() {
+            let asked = offer(&format!("s{service}"), mbit, direction, Some((start, start + length)));
+            let id = format!("a{i}");
+            match ledger.decide(&asked, &name(&id), NOW) {
+                Ok(_) => {
+                    let monotonic = Instant(Duration::from_secs(1_000 * i as u64));
+                    let now = ClockReading { utc: NOW, monotonic };
+                    ledger.offer(asked.clone(), name(&id), now).unwrap();
+                    made.push((name(&id), asked));
+                }
+                Err(rejection) => {
+                    let counter = Fault::from(&rejection).counter_offer.unwrap_or_default();
+                    let retry = |change: &dyn Fn(&mut Terms)| {
+                        let mut again = asked.clone();
+                        change(&mut again.terms);
+                        ledger.decide(&again, &name("again"), NOW)
+                    };
+                    if let Some(min) = counter.min {
+                        prop_assert!(min < asked.terms.min);
+                        prop_assert!(retry(&|terms| terms.min = min).is_ok(), "{min} of {rejection}");
+                    }
+                    if let Some(from) = counter.start {
+                        let until = from.after(Duration::from_secs(length as u64));
+                        let later = retry(&|terms| (terms.start, terms.end) = (Some(from), Some(until)));
+                        prop_assert!(later.is_ok(), "{from} of {rejection}");
+                    }
+                }
+            }
+            if is_ended && let Some((id, _)) = made.pop() {
+                ledger.terminate(&id, NOW).unwrap();
+            }
+            for (direction, most) in [(Direction::Upload, 90), (Direction::Download, 45)] {
+                for second in 0..80 {
+                    let holds = |terms: &Terms| {
+                        terms.direction.has(direction) && terms.start <= Some(at(second)) && Some(at(second)) < terms.end
+                    };
+                    let sum = made.iter().map(|(_, offer)| &offer.terms).filter(|t| holds(t)).map(|t| t.min.0).sum();
+                    prop_assert_eq!(ledger.calendar(direction).reserved_at(at(second)), BitRate(sum));
+                    prop_assert!(sum <= BitRate::mbit(most).0);
+                }
+            }
+        }
+    }
 }

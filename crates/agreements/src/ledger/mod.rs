@@ -28,6 +28,9 @@ use check::{check_constraints, check_expiration};
 use directions::{Bookings, LinkReservations};
 use force::in_force;
 
+/// How many starts of one direction are tried in the other for a counter-offer.
+const MAX_STARTS: usize = 16;
+
 /// How much a book holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerLimits {
@@ -296,25 +299,26 @@ impl AgreementLedger {
         })
     }
 
-    /// Keeps of a calendar's counter-offers those that the whole book would accept. The other direction may
-    /// have room for a smaller minimum only.
+    /// Makes a calendar's counter-offers those that the whole book would accept. The other direction may have
+    /// room for a smaller minimum only, or later.
     fn confirm(&self, mut shortage: Shortage, offer: &Offer, id: &Name, now: Utc) -> Shortage {
-        let refusal = |terms: Terms| self.examine(&Offer { terms, ..offer.clone() }, id, now).err();
-        let refused = |terms: Terms| refusal(terms).is_some();
+        let answer = |terms: Terms| self.examine(&Offer { terms, ..offer.clone() }, id, now);
         let terms = &offer.terms;
-        let with = |min: BitRate| Terms { min, ..terms.clone() };
-        let of_other = shortage.largest_min.and_then(|min| match refusal(with(min))? {
-            Rejection::Refused(Refusal::NoCapacity(other))
-            | Rejection::RefusedDownload(Refusal::NoCapacity(other)) => other.largest_min,
-            _ => None,
-        });
+        let with = |min: BitRate| answer(Terms { min, ..terms.clone() });
+        let of_other = shortage.largest_min.and_then(|min| lacking(&with(min))?.largest_min);
         let mins = [shortage.largest_min, of_other];
-        shortage.largest_min = mins.into_iter().flatten().find(|min| !refused(with(*min)));
-        if let Earliest::At(start) = shortage.earliest {
+        shortage.largest_min = mins.into_iter().flatten().find(|min| with(*min).is_ok());
+        for _ in 0..MAX_STARTS {
+            let Earliest::At(start) = shortage.earliest else { return shortage };
             let end = terms.end.map(|end| start.after(end.since(shortage.interval.start)));
-            if refused(Terms { start: Some(start), end, ..terms.clone() }) {
-                shortage.earliest = Earliest::Unknown;
+            let answer = answer(Terms { start: Some(start), end, ..terms.clone() });
+            if answer.is_ok() {
+                return shortage;
             }
+            shortage.earliest = lacking(&answer).map_or(Earliest::Unknown, |other| other.earliest);
+        }
+        if let Earliest::At(start) = shortage.earliest {
+            shortage.earliest = Earliest::NotBefore(start);
         }
         shortage
     }
@@ -536,6 +540,17 @@ impl AgreementLedger {
         let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
         entry.agreement.guarantee_state = state;
         Ok(())
+    }
+}
+
+/// The bandwidth that an answer says is lacking.
+fn lacking<T>(answer: &Result<T, Rejection>) -> Option<&Shortage> {
+    match answer {
+        Err(
+            Rejection::Refused(Refusal::NoCapacity(shortage))
+            | Rejection::RefusedDownload(Refusal::NoCapacity(shortage)),
+        ) => Some(shortage),
+        _ => None,
     }
 }
 
