@@ -140,7 +140,7 @@ fn promise_is_extended_in_both_directions_or_in_none() {
 }
 
 proptest! {
-    /// Whatever is offered, neither direction is promised more than it has, and each counter-offer is accepted.
+    /// Neither direction is promised more than it has, and each counter-offer is accepted.
     #[test]
     fn random_promises_fit_in_each_direction_and_counter_offers_hold(
         offers in prop::collection::vec(
