@@ -15,7 +15,12 @@ use weir_units::chain;
 use weir_units::{Bytes, TcHandle};
 
 use super::{Agreements, Delivery};
-use crate::agent::{Agent, class_table::ClassEntry, store::Store};
+use crate::agent::{
+    Agent,
+    allocate::Allocations,
+    class_table::{ClassEntry, ClassTable},
+    store::Store,
+};
 
 /// How long observations may wait to be written. A crash forgets at most this part of a month.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
@@ -77,6 +82,13 @@ fn part(of: u64, carried: u64, offered: u64) -> Bytes {
     Bytes(u64::try_from(kept).unwrap_or(u64::MAX))
 }
 
+/// Bytes of all classes. A group is left out, because its members count.
+fn passed_by_all(table: &ClassTable, allocations: &Allocations) -> u64 {
+    let classes = table.entries().iter().filter(|(_, e)| e.class.kind != weir_api::ClassKind::Group);
+    let followed = classes.filter_map(|(key, _)| allocations.get(key));
+    followed.map(|f| f.before.bytes + f.counters.bytes).sum()
+}
+
 /// The class of an agreement in the direction in which it was looked at.
 fn entry_of<'a>(agent: &'a Agent, one: &Delivery) -> Option<&'a ClassEntry> {
     let table = match one.direction {
@@ -131,7 +143,7 @@ impl Agent {
             Direction::Upload => (self.see_link(), self.datapath.error.is_some(), self.in_force()),
             Direction::Download => {
                 let download = self.download.as_ref()?;
-                let sent = download.allocations.all().map(|f| f.before.bytes + f.counters.bytes).sum();
+                let sent = passed_by_all(&download.classes, &download.allocations);
                 let seen = LinkSeen { queue: None, sent, repairs: download.repairs };
                 (seen, download.fault().is_some(), download.classes.config().link.capacity)
             }
@@ -177,13 +189,9 @@ impl Agent {
             None
         });
         let root = queue.and_then(|all| all.into_iter().find(|q| q.parent == TcHandle::ROOT));
-        // A group is left out, because its members count.
-        let classes =
-            self.classes.entries().iter().filter(|(_, e)| e.class.kind != weir_api::ClassKind::Group);
-        let classes = classes.filter_map(|(key, _)| self.allocations.get(key));
         LinkSeen {
             queue: root.filter(|q| q.kind != "noqueue").map(|q| q.counters),
-            sent: classes.map(|f| f.before.bytes + f.counters.bytes).sum(),
+            sent: passed_by_all(&self.classes, &self.allocations),
             repairs: self.datapath.repairs + self.congestion.repairs(),
         }
     }
