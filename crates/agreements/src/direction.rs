@@ -60,6 +60,16 @@ impl Directions {
         Direction::ALL.into_iter().filter(move |direction| self.has(*direction))
     }
 
+    /// Packets in words: those that a selector names, those that arrive for it, or both.
+    #[must_use]
+    pub fn packets_of(self, selector: &str) -> String {
+        match self {
+            Directions::Upload => selector.to_owned(),
+            Directions::Download => format!("what arrives for {selector}"),
+            Directions::Both => format!("both directions of {selector}"),
+        }
+    }
+
     pub(crate) fn is_default(&self) -> bool {
         *self == Directions::default()
     }

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 use weir_units::BitRate;
 
-use crate::{AgreementState, Directions, GuaranteeState, Interval, Name, Selector, ServiceState, Terms, Utc};
+use crate::{AgreementState, GuaranteeState, Interval, Name, Selector, ServiceState, Terms, Utc};
 
 /// The parties, the end, and the template (`wsag:Context`). The provider of the service is always
 /// the responder.
@@ -224,12 +224,7 @@ impl Agreement {
     /// Its packets in words.
     #[must_use]
     pub fn packets(&self) -> String {
-        let selector = &self.selector;
-        match self.offer.terms.direction {
-            Directions::Upload => selector.to_string(),
-            Directions::Download => format!("what arrives for {selector}"),
-            Directions::Both => format!("both directions of {selector}"),
-        }
+        self.offer.terms.direction.packets_of(&self.selector.to_string())
     }
 
     /// From when to when.

@@ -54,7 +54,7 @@ impl LinkReservations {
         }
     }
 
-    /// Changes the limits of a direction. `None` for a download that is not shared.
+    /// Changes the limits of both directions. `None` for a download that is not shared.
     pub(super) fn set_limits(&mut self, upload: Limits, download: Option<Limits>) {
         self.shares_download = download.is_some();
         self.upload.calendar.set_limits(upload);

@@ -1,5 +1,6 @@
 //! The book of agreements: offers in, answers out, and what is in force when.
 
+mod admission;
 mod check;
 mod directions;
 mod force;
@@ -17,19 +18,14 @@ use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
-use weir_units::{BitRate, Bytes, Instant};
+use weir_units::{Bytes, Instant};
 
 use crate::{
-    Agreement, AgreementEvent, AgreementState, Calendar, Direction, Earliest, Grant, GuaranteeState, Limits,
-    Name, Offer, Oversubscribed, Refusal, Request, Selector, ServiceState, Shortage, Template, Terms,
-    TermsError, Usage, Utc,
+    Agreement, AgreementEvent, AgreementState, Calendar, Direction, GuaranteeState, Limits, Name, Offer,
+    Oversubscribed, ServiceState, Template, TermsError, Usage, Utc,
 };
-use check::{check_constraints, check_expiration};
 use directions::{Bookings, LinkReservations};
 use force::in_force;
-
-/// How many starts of one direction are tried in the other for a counter-offer.
-const MAX_STARTS: usize = 16;
 
 /// How much a book holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -283,102 +279,6 @@ impl AgreementLedger {
         self.rejected.push_back(key);
     }
 
-    /// The answer that an offer would have. Changes nothing, and looks at no earlier answers.
-    ///
-    /// # Errors
-    /// [`Rejection`] with the reason.
-    pub fn decide(&self, offer: &Offer, id: &Name, now: Utc) -> Result<(Agreement, Grant), Rejection> {
-        self.examine(offer, id, now).map_err(|rejection| match rejection {
-            Rejection::Refused(Refusal::NoCapacity(shortage)) => {
-                Refusal::NoCapacity(self.confirm(shortage, offer, id, now)).into()
-            }
-            Rejection::RefusedDownload(Refusal::NoCapacity(shortage)) => {
-                Rejection::RefusedDownload(Refusal::NoCapacity(self.confirm(shortage, offer, id, now)))
-            }
-            other => other,
-        })
-    }
-
-    /// Makes a calendar's counter-offers those that the whole book would accept. The other direction may have
-    /// room for a smaller minimum only, or later.
-    fn confirm(&self, mut shortage: Shortage, offer: &Offer, id: &Name, now: Utc) -> Shortage {
-        let answer = |terms: Terms| self.examine(&Offer { terms, ..offer.clone() }, id, now);
-        let terms = &offer.terms;
-        let with = |min: BitRate| answer(Terms { min, ..terms.clone() });
-        let of_other = shortage.largest_min.and_then(|min| lacking(&with(min))?.largest_min);
-        let mins = [shortage.largest_min, of_other];
-        shortage.largest_min = mins.into_iter().flatten().find(|min| with(*min).is_ok());
-        for _ in 0..MAX_STARTS {
-            let Earliest::At(start) = shortage.earliest else { return shortage };
-            let end = terms.end.map(|end| start.after(end.since(shortage.interval.start)));
-            let answer = answer(Terms { start: Some(start), end, ..terms.clone() });
-            if answer.is_ok() {
-                return shortage;
-            }
-            shortage.earliest = lacking(&answer).map_or(Earliest::Unknown, |other| other.earliest);
-        }
-        if let Earliest::At(start) = shortage.earliest {
-            shortage.earliest = Earliest::NotBefore(start);
-        }
-        shortage
-    }
-
-    fn examine(&self, offer: &Offer, id: &Name, now: Utc) -> Result<(Agreement, Grant), Rejection> {
-        let terms = &offer.terms;
-        terms.check()?;
-        if self.entries.contains_key(id) {
-            return Err(Rejection::IdTaken { id: id.clone() });
-        }
-        let party = &offer.context.initiator;
-        let of_party = self.of_party.get(party).copied().unwrap_or(0);
-        if of_party >= self.limits.of_party {
-            return Err(Rejection::TooManyAgreements {
-                limit: self.limits.of_party,
-                party: Some(party.clone()),
-            });
-        }
-        if self.entries.len() >= self.limits.agreements {
-            return Err(Rejection::TooManyAgreements { limit: self.limits.agreements, party: None });
-        }
-        let template = self.template_of(offer)?;
-        check_expiration(offer, terms.end)?;
-        let request = Request { min: terms.min, max: terms.max, start: terms.start, end: offer.end() };
-        let interval = self.reservations.check_request(terms.direction, &request, now)?;
-        if let Some(template) = template {
-            check_constraints(template, offer, interval)?;
-        }
-        let of_template = template.map(|template| &template.terms.selector).filter(|s| !s.is_empty());
-        let selector = match of_template {
-            _ if !terms.selector.is_empty() => terms.selector.clone(),
-            Some(selector) => selector.clone(),
-            None => Selector::service(&offer.service.name),
-        };
-        self.reservations.check_selector(terms.direction, &selector, interval)?;
-        let grant = self.reservations.check(terms.direction, &request, now)?;
-        let state = AgreementState::Pending.on(AgreementEvent::Accept)?;
-        let service_state = if interval.start > now { ServiceState::NotReady } else { ServiceState::Ready };
-        let agreement = Agreement {
-            id: id.clone(),
-            state,
-            service_state,
-            guarantee_state: GuaranteeState::NotDetermined,
-            answered: now,
-            from: interval.start,
-            until: interval.end,
-            selector,
-            offer: offer.clone(),
-        };
-        Ok((agreement, grant))
-    }
-
-    fn template_of(&self, offer: &Offer) -> Result<Option<&Template>, Rejection> {
-        let Some(id) = &offer.context.template_id else { return Ok(None) };
-        self.templates.get(id).map(Some).ok_or_else(|| {
-            let known = self.templates.keys().take(8).cloned().collect();
-            Rejection::UnknownTemplate { id: id.clone(), known }
-        })
-    }
-
     /// Enters an agreement that was made before, as it was, without a test. One that was
     /// terminating still waits for [`AgreementLedger::finish_termination`].
     pub fn restore(&mut self, agreement: Agreement, usage: Usage) {
@@ -540,17 +440,6 @@ impl AgreementLedger {
         let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
         entry.agreement.guarantee_state = state;
         Ok(())
-    }
-}
-
-/// The bandwidth that an answer says is lacking.
-fn lacking<T>(answer: &Result<T, Rejection>) -> Option<&Shortage> {
-    match answer {
-        Err(
-            Rejection::Refused(Refusal::NoCapacity(shortage))
-            | Rejection::RefusedDownload(Refusal::NoCapacity(shortage)),
-        ) => Some(shortage),
-        _ => None,
     }
 }
 

@@ -16,8 +16,7 @@ use std::{
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use weir_agree::{
-    AgreementState, Context, Direction, Directions, Document, Language, MAX_DOCUMENT, Name, Offer, Share,
-    Template, Utc,
+    AgreementState, Context, Direction, Document, Language, MAX_DOCUMENT, Name, Offer, Share, Template, Utc,
 };
 use weir_api::{AgreementStatus, CalendarView, OfferAnswer};
 
@@ -263,11 +262,7 @@ fn templates(args: &TemplateArgs, session: &mut Session<'_>) -> anyhow::Result<(
             let Template { id, responder, service, terms, constraints, .. } = template;
             let selector =
                 if terms.selector.is_empty() { "the service".to_owned() } else { terms.selector.to_string() };
-            let selector = match terms.direction {
-                Directions::Upload => selector,
-                Directions::Download => format!("what arrives for {selector}"),
-                Directions::Both => format!("both directions of {selector}"),
-            };
+            let selector = terms.direction.packets_of(&selector);
             // The node's rule applies if the terms name none.
             let share = if terms.share == Share::Weighted { "weighted" } else { "-" };
             let accepted = show::constraints(constraints);
