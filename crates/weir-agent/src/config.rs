@@ -198,7 +198,7 @@ pub(crate) struct Link {
     /// Whether a scheduler thread in the agent has priority over other processes.
     #[serde(default = "yes")]
     pub(crate) priority: bool,
-    /// The other links of the file. They are not shared now.
+    /// The other links of the file. The default route does not take them now.
     #[serde(skip)]
     pub(crate) spare: Vec<Link>,
 }

@@ -73,6 +73,9 @@ pub struct Config {
     before: Vec<String>,
 }
 
+/// The place of the lines that all links have.
+const OF_ALL: &str = "# the engine";
+
 impl Config {
     /// The uplink with that capacity; discovery is off.
     #[must_use]
@@ -113,10 +116,8 @@ impl Config {
     #[must_use]
     pub fn beside(mut self, device: &str, capacity: BitRate) -> Config {
         let capacity = capacity.bits_per_sec();
-        let _ = writeln!(
-            self.others,
-            "[[link]]\ndevice = \"{device}\"\ncapacity = \"{capacity}bit\"\nengine = \"htb\""
-        );
+        let _ =
+            writeln!(self.others, "[[link]]\ndevice = \"{device}\"\ncapacity = \"{capacity}bit\"\n{OF_ALL}");
         self
     }
 
@@ -173,7 +174,9 @@ impl Config {
         // The reference, whatever else this kernel runs.
         let engine = if link.contains("engine = ") { "" } else { "engine = \"htb\"\n" };
         let header = if self.others.is_empty() { "[link]" } else { "[[link]]" };
-        let others = &self.others;
+        // The engine is one for all links.
+        let named = link.lines().find(|line| line.starts_with("engine = ")).unwrap_or("engine = \"htb\"");
+        let others = self.others.replace(OF_ALL, named);
         format!(
             "{header}\ndevice = \"{UPLINK}\"\ncapacity = {}\n{engine}{link}\n{others}\
              [agent]\nsocket = \"{dir}/weir.sock\"\nstate = \"{dir}/state\"\n\n\

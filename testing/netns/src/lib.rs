@@ -40,6 +40,7 @@ mod record;
 mod senders;
 mod sockops;
 mod stream;
+pub mod two_links;
 mod users;
 
 pub use agent::{Agent, Config, Ran, binary, is_optimised};

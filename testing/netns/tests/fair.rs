@@ -13,7 +13,7 @@ use std::{
 use libbpf_rs::{MapCore, MapFlags, MapHandle, query::MapInfoIter};
 use weir_bpf::fair::{Fair, Mode};
 use weir_datapath::engine::{
-    BpfQdisc, Engine as _, FIRST, Plan,
+    BpfQdisc, Engine as _, FIRST, Plan, Uplink,
     plan::{Member, Shape},
 };
 use weir_netlab::{
@@ -214,7 +214,8 @@ fn a_thousand_classes_come_and_go_under_load() {
     let many: Vec<Member> =
         own.iter().copied().chain((0..1000).map(|i| member(0x100 + i, 1 + u32::from(i) % 7))).collect();
     let taken = busy.node.topology.node().within(|| -> Vec<Duration> {
-        let mut engine = BpfQdisc::open("up0", weir_bpf::fair::Mode::Fair).expect("it is taken over");
+        let mut engine = BpfQdisc::open(Uplink { number: 0, device: "up0" }, weir_bpf::fair::Mode::Fair)
+            .expect("it is taken over");
         let mut apply = |members: &[Member]| {
             let begin = Instant::now();
             let plan = Plan { shape: &shape, groups: &[], members };

@@ -231,11 +231,11 @@ impl Agent {
     /// Before the first discovery it writes nothing. It would otherwise remove the classes of the previous
     /// agent with their queued packets.
     pub(super) fn allocate(&mut self) {
-        if !self.datapath.has_seen_link() {
+        if !self.link.scheduler.has_seen_link() {
             return;
         }
-        let (groups, members) = self.allocations.divide(&self.classes, self.in_force());
-        let effects = self.datapath.enforce(&groups, &members);
+        let (groups, members) = self.link.allocations.divide(&self.classes, self.in_force());
+        let effects = self.link.scheduler.enforce(&groups, &members);
         self.follow_up(effects);
     }
 }

@@ -149,7 +149,7 @@ impl Agent {
     ) -> Result<Vec<weir_api::Class>, weir_api::Error> {
         self.before_change()?;
         let ledger = self.classes.ledger_after(&set);
-        let down = self.download.as_ref().map(|download| (download.classes.ledger_after(&down), down));
+        let down = self.link.download.as_ref().map(|download| (download.classes.ledger_after(&down), down));
         let stored = down.as_ref().map(|(ledger, set)| (set, ledger));
         self.store.save_policies((&set, &ledger), stored, &history).map_err(not_stored)?;
         self.history = history;
@@ -161,8 +161,9 @@ impl Agent {
             self.classes.entries().iter().map(|(k, e)| (k.clone(), e.effective)).collect();
         self.classes.commit(set);
         self.promises.save(&self.store, self.classes.ledger());
-        self.allocations.follow(&self.classes);
+        self.link.allocations.follow(&self.classes);
         self.allocate();
+        self.keep_others();
         let changed: Vec<(ClassKey, String)> = self
             .classes
             .entries()

@@ -39,8 +39,13 @@ pub(super) struct Autorate {
 }
 
 impl Autorate {
-    fn open(follows: Follows, engine: EngineKind, attachments: &mut Attachments, now: Instant) -> Autorate {
-        let programs = LinkSignals::goes_with(engine).and_then(|()| LinkSignals::open(attachments));
+    fn open(
+        follows: Follows,
+        (number, engine): (u32, EngineKind),
+        attachments: &mut Attachments,
+        now: Instant,
+    ) -> Autorate {
+        let programs = LinkSignals::goes_with(engine).and_then(|()| LinkSignals::open(number, attachments));
         let programs = programs.map_err(|e| format!("the link's signals are not read: {}", chain(&e)));
         Autorate::with(follows, programs, now)
     }
@@ -63,6 +68,48 @@ impl Autorate {
             applied: capacity,
             told: (now, capacity, state),
         }
+    }
+
+    /// The follower after a change of the bounds, of the link of this number and engine. The programs stay as
+    /// long as there are bounds.
+    pub(super) fn after(
+        before: Option<Autorate>,
+        follows: Option<Follows>,
+        of: (u32, EngineKind),
+        attachments: &mut Attachments,
+        now: Instant,
+    ) -> Option<Autorate> {
+        match (before, follows) {
+            (Some(Autorate { programs: Ok(programs), .. }), Some(follows)) => {
+                Some(Autorate::with(follows, Ok(programs), now))
+            }
+            (_, Some(follows)) => Some(Autorate::open(follows, of, attachments, now)),
+            (before, None) => {
+                if let Some(before) = before {
+                    before.close(attachments);
+                }
+                None
+            }
+        }
+    }
+
+    /// Takes the programs away.
+    pub(super) fn close(self, attachments: &mut Attachments) {
+        if let Ok(programs) = self.programs
+            && let Err(e) = programs.close(attachments)
+        {
+            tracing::warn!("cannot take the programs of the link's signals away: {}", chain(&e));
+        }
+    }
+
+    /// The bounds.
+    pub(super) fn follows(&self) -> Follows {
+        self.follows
+    }
+
+    /// The capacity that the scheduler has, unless the run is dry.
+    pub(super) fn in_force(&self) -> Option<BitRate> {
+        (!self.follows.dry_run).then_some(self.applied)
     }
 
     /// The error if the link cannot be followed.
@@ -100,7 +147,7 @@ impl Autorate {
     }
 
     /// Decides about the capacity. Returns the event to publish, if the decision is worth one.
-    fn tick(&mut self, now: Instant, has_backlog: bool) -> Option<String> {
+    pub(super) fn tick(&mut self, now: Instant, has_backlog: bool) -> Option<String> {
         if self.programs.is_err() {
             return None;
         }
@@ -132,7 +179,7 @@ impl Autorate {
     }
 
     /// Whether the scheduler should have another capacity. Takes note of it.
-    fn applies(&mut self) -> bool {
+    pub(super) fn applies(&mut self) -> bool {
         let Decision { capacity, .. } = self.decision;
         let is_other = capacity.0.abs_diff(self.applied.0) * 100 > self.applied.0 * WRITTEN_PERCENT;
         // The bounds are reached exactly.
@@ -145,7 +192,7 @@ impl Autorate {
         true
     }
 
-    fn view(&self) -> View {
+    pub(super) fn view(&self) -> View {
         let settings = self.follows.settings;
         View {
             min: settings.min(),
@@ -191,54 +238,40 @@ pub(super) fn in_words(view: &View) -> String {
 impl Agent {
     /// The capacity that the scheduler divides now.
     pub(super) fn in_force(&self) -> BitRate {
-        let following = self.autorate.as_ref().filter(|autorate| !autorate.follows.dry_run);
-        following.map_or(self.classes.config().link.capacity, |autorate| autorate.applied)
+        self.link.in_force(self.classes.config().link.capacity)
     }
 
     /// The follower of the link's rate, for views.
     pub(super) fn follows(&self) -> Option<View> {
-        self.autorate.as_ref().map(Autorate::view)
+        self.link.autorate.as_ref().map(Autorate::view)
     }
 
     /// Follows the link between other bounds, or no longer.
     pub(super) fn follow_by(&mut self, follows: Option<Follows>) {
-        if self.autorate.as_ref().map(|autorate| autorate.follows) == follows {
-            return;
-        }
-        let (kind, now) = (self.datapath.engine.kind(), self.now());
-        let attachments = &mut self.datapath.attachments;
-        let before = self.autorate.take();
-        self.autorate = match (before, follows) {
-            (Some(Autorate { programs: Ok(programs), .. }), Some(follows)) => {
-                Some(Autorate::with(follows, Ok(programs), now))
-            }
-            (_, Some(follows)) => Some(Autorate::open(follows, kind, attachments, now)),
-            (before, None) => {
-                if let Some(Autorate { programs: Ok(programs), .. }) = before
-                    && let Err(e) = programs.close(attachments)
-                {
-                    tracing::warn!("cannot take the programs of the link's signals away: {}", chain(&e));
-                }
-                None
-            }
-        };
-        self.datapath.shape.capacity = self.in_force();
-        self.allocations.mark();
+        let (configured, now) = (self.classes.config().link.capacity, self.now());
+        self.link.follow_by(follows, configured, &mut self.datapath.attachments, now);
     }
 
     /// Decides about the capacity of a link whose rate changes, and has the scheduler follow.
     pub(super) fn follow_link(&mut self) {
-        let now = self.now();
-        let has_backlog = self.allocations.all().any(|followed| followed.counters.backlog > 0);
-        let Some(autorate) = &mut self.autorate else { return };
-        let news = autorate.tick(now, has_backlog);
-        if autorate.applies() {
-            self.datapath.shape.capacity = self.in_force();
+        let (configured, now) = (self.classes.config().link.capacity, self.now());
+        let (applies, news) = self.link.follow_link(configured, now);
+        if applies {
             self.allocate();
         }
         if let Some(news) = news {
             self.event(EventKind::CapacityChanged, None, news);
         }
+        for place in 0..self.others.len() {
+            let followed = self.others[place].follow_link(now);
+            self.follow_up(followed);
+        }
+    }
+
+    /// Whether the rate of a link is followed.
+    pub(super) fn follows_any(&self) -> bool {
+        let others = self.others.iter().map(|other| &other.link);
+        others.chain([&self.link]).any(|link| link.autorate.is_some())
     }
 }
 

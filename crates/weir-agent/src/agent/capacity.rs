@@ -137,7 +137,7 @@ impl Agent {
             let why = entries.filter_map(|e| Some(format!("{}: {}", e.class.name, e.unpromised.as_ref()?)));
             why.collect()
         };
-        let down = self.download.as_ref().map(|download| unpromised(&download.classes));
+        let down = self.link.download.as_ref().map(|download| unpromised(&download.classes));
         let down = down.unwrap_or_default().into_iter().map(|why| told(&why));
         LinkView {
             device: link.device.clone(),
@@ -200,7 +200,7 @@ impl Agent {
 
     /// The class table of the download beside this one of the upload.
     fn download_with_capacity(&self, up: &ClassTable) -> Option<ClassTable> {
-        let (download, config) = (self.download.as_ref()?, up.config().download()?);
+        let (download, config) = (self.link.download.as_ref()?, up.config().download()?);
         let mut table = download.classes.clone();
         table.reconfigure(config);
         Some(table)
@@ -228,12 +228,12 @@ impl Agent {
         if let (Some(agreements), Some(rules)) = (&mut self.agreements, config.agreements.clone()) {
             agreements.reconfigure(rules, &config.link);
         }
-        self.datapath.shape = datapath::shape(&config, self.datapath.shape.mtu);
+        self.link.scheduler.shape = datapath::shape(&config, self.link.scheduler.shape.mtu);
         let follows = config.link.follows;
         let download = config.download();
         self.classes.reconfigure(config);
         self.follow_by(follows);
-        if let (Some(download), Some(config)) = (&mut self.download, download) {
+        if let (Some(download), Some(config)) = (&mut self.link.download, download) {
             download.promises.saved(down.map_or_else(Ledger::new, |table| table.ledger().clone()));
             download.reconfigure(config);
             let divided = download.divide();

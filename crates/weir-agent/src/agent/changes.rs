@@ -15,7 +15,7 @@ impl Agent {
 
     /// Stores the promises of the download and reports those that changed.
     pub(super) fn keep_download_promises(&mut self) {
-        let Some(download) = &mut self.download else { return };
+        let Some(download) = &mut self.link.download else { return };
         download.promises.save(&self.store, download.classes.ledger());
         let changes = download.classes.promise_changes();
         self.publish_download_changes(changes);
@@ -27,7 +27,7 @@ impl Agent {
             match change {
                 Change::Added(_) | Change::Removed(_) => {}
                 Change::AskedAnew(key) => {
-                    let entry = self.download.as_ref().and_then(|d| d.classes.entries().get(&key));
+                    let entry = self.link.download.as_ref().and_then(|d| d.classes.entries().get(&key));
                     let text = entry.map(|entry| views::policy_text(&entry.effective.policy));
                     self.event(EventKind::PolicyChanged, Some(&key), told(&text.unwrap_or_default()));
                 }

@@ -186,7 +186,7 @@ impl Agent {
         let counted =
             |key: &'static str| move |class: &DiscoveredClass| pods::is_counted(&class.asked_by, key);
         let free = (joined.config.publish && is_known).then(|| {
-            let ingress = self.download.as_ref().filter(|d| d.classes.is_settled());
+            let ingress = self.link.download.as_ref().filter(|d| d.classes.is_settled());
             let ingress = ingress.map(|download| mbit(download.classes.free_without(counted("down.min"))));
             (mbit(self.classes.free_without(counted("min"))), ingress)
         });

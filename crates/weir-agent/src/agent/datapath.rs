@@ -1,38 +1,29 @@
-//! The agent's objects in the kernel: the scheduler, the programs, and their links to classes.
+//! The agent's programs in the kernel, and the interfaces and cgroups that they give to classes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_bpf::{ClassifierConfig, RuleSet, SelectorRule};
+use weir_bpf::{ClassifierConfig, RuleSet, SelectorRule, Way};
 use weir_datapath::{
     engine::{
-        Attach, Attachments, CONTROL, Created, DEFAULT, Engine, EngineError, EngineKind, HOST, Home,
-        Lateness, MAJOR, Measured, Plan, PortClass, plan,
+        Attach, Attachments, CONTROL, Created, DEFAULT, EngineError, EngineKind, HOST, MAJOR, PortClass, plan,
     },
     pacing::{Pacing, Root},
 };
 use weir_discovery::NsId;
 use weir_netlink::{Link, Netlink};
-use weir_units::chain;
-use weir_units::{Bytes, Instant, TcHandle};
+use weir_units::{Bytes, TcHandle, chain};
 
 use super::{
     class_table::{ClassTable, DiscoveredClass},
     discover::Discovery,
-    link_state::LinkState,
     selector_rules,
 };
 use crate::config::{self, Config};
 
-/// The scheduler and programs of one link.
+/// The programs that give packets to classes.
 pub(crate) struct Datapath {
-    pub(crate) engine: Box<dyn Engine>,
-    /// The name of the device through which packets go: the scheduler's, or the link's own.
-    pub(crate) device: String,
-    /// How late a scheduler in user space was at the last look.
-    pub(super) lateness: Option<Lateness>,
     pub(crate) attachments: Attachments,
     pub(crate) netlink: Netlink,
-    pub(crate) shape: plan::Shape,
     /// Interfaces and other attachments that failed, by interface index, with the reason.
     pub(crate) failures: BTreeMap<u32, String>,
     /// The pacing of the classes' sockets, if it is asked for and possible.
@@ -45,24 +36,12 @@ pub(crate) struct Datapath {
     pub(crate) rules_failure: Option<String>,
     /// Classes whose packets the programs cannot distinguish from those of others.
     pub(crate) left_out: BTreeSet<u16>,
-    /// The reason if the uplink's own traffic is not shared.
-    pub(crate) uplink_failure: Option<String>,
-    /// The counters of the classes at the last look.
-    pub(super) measured: Vec<Measured>,
-    /// The link at the last discovery; none before the first one.
-    pub(super) link: Option<LinkState>,
-    /// The fault of the scheduler at the last attempt.
-    pub(super) error: Option<String>,
     /// The damage to programs and maps that the last check found and could not repair. A new division of
     /// the link does not repair it either.
     pub(super) unrepaired: Option<String>,
     /// Foreign changes undone since the start.
     pub(super) repairs: u64,
     pub(super) reconciled_at: std::time::Instant,
-    /// The agent has not watched for long enough to know which classes send.
-    pub(super) is_new_here: bool,
-    /// The start of the watch.
-    pub(super) watches_since: Option<Instant>,
 }
 
 pub(crate) fn handle(minor: u16) -> u32 {
@@ -123,9 +102,29 @@ pub(crate) fn rules(table: &ClassTable) -> (Vec<SelectorRule>, BTreeSet<u16>) {
     (first(most), all[most..agreed].iter().map(|(_, minor, _)| *minor).collect())
 }
 
+/// The numbers of the links to which interfaces lead, and how packets of the ports go on. Nothing if one link
+/// is shared.
+fn ways(
+    discovery: &Discovery,
+    ports: impl Iterator<Item = u32>,
+    numbers: &BTreeMap<String, u32>,
+) -> (BTreeMap<u32, u32>, BTreeMap<u32, Way>) {
+    if numbers.len() < 2 {
+        return Default::default();
+    }
+    let leading =
+        discovery.leading.iter().filter_map(|(index, device)| Some((*index, *numbers.get(device)?)));
+    let bridged = |(device, link): (&String, &Link)| Some((link.master?, *numbers.get(device)?));
+    let bridges: BTreeMap<u32, u32> = discovery.uplinks.iter().filter_map(bridged).collect();
+    let way = |port: u32| match discovery.masters.get(&port) {
+        Some(master) => bridges.get(master).map_or(Way::Routed(*master), |number| Way::Bridged(*number)),
+        None => Way::Routed(port),
+    };
+    (leading.collect(), ports.map(|port| (port, way(port))).collect())
+}
+
 impl Datapath {
-    /// Sets up the scheduler and the programs, or takes over those of an earlier agent. No interface is
-    /// attached yet.
+    /// Sets up the programs with what an earlier agent's knew. No interface is attached yet.
     pub(crate) fn open(
         config: &Config,
         kind: EngineKind,
@@ -156,13 +155,7 @@ impl Datapath {
         let root =
             NsId::own().map_err(|e| e.to_string()).and_then(|own| Root::find(own).map_err(|e| chain(&e)));
         let earlier = root.as_ref().ok().and_then(Root::earlier);
-        let mut attachments = Attachments::open(how, programs, created, earlier.as_ref())?;
-        let mut engine =
-            kind.open(&config.link.device, config.link.queues, &mut attachments, Home::Process)?;
-        if let Some(process) = engine.process() {
-            process.set_realtime(config.link.priority);
-        }
-        let device = engine.device().map_or(config.link.device.clone(), |device| device.name().to_owned());
+        let attachments = Attachments::open(how, programs, created, earlier.as_ref())?;
         let pacing = match root {
             Ok(root) if wanted || earlier.is_some() => {
                 Pacing::open(root, &attachments, earlier.as_ref()).map(Some).map_err(|e| chain(&e))
@@ -182,62 +175,28 @@ impl Datapath {
             Err(why) => (None, Some(why)),
         };
         Ok(Datapath {
-            engine,
-            device,
-            lateness: None,
             attachments,
             pacing,
             pacing_failure,
             unrepaired_pacing: None,
             netlink: Netlink::open()?,
-            shape: shape(config, 1500),
             failures: BTreeMap::new(),
             rules_failure: None,
             left_out: BTreeSet::new(),
-            uplink_failure: None,
-            measured: Vec::new(),
-            link: None,
-            error: None,
             unrepaired: None,
             repairs: 0,
             reconciled_at: std::time::Instant::now(),
-            is_new_here: true,
-            watches_since: None,
         })
     }
 
-    /// Makes the engine enforce these allocations, and returns the number of changes. A new agent leaves
-    /// the classes of an earlier one unchanged.
-    pub(super) fn apply(
+    /// Attaches the programs to the interfaces and cgroups of a discovery.
+    /// `numbers` are those of the links, by their devices.
+    pub(crate) fn attach(
         &mut self,
-        groups: &[plan::Group],
-        members: &[plan::Member],
-    ) -> Result<usize, EngineError> {
-        self.engine.apply(&Plan { shape: &self.shape, groups, members }, self.is_new_here)
-    }
-
-    /// Reads the counters. Returns the number of objects that another program had changed.
-    pub(crate) fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError> {
-        let drift = self.engine.measure(out);
-        self.lateness = self.engine.process().map(|process| process.lateness());
-        let drift = match drift {
-            Ok(drift) if out.is_empty() => drift.max(1),
-            Ok(drift) => return Ok(drift),
-            Err(EngineError::Netlink(e)) if e.is_gone() => 1,
-            Err(e) => return Err(e),
-        };
-        // The device or the root qdisc is gone.
-        if let Some(device) = self.engine.device()
-            && device.rebuild()?
-        {
-            let index = device.index();
-            self.attachments.retarget(index)?;
-        }
-        Ok(drift)
-    }
-
-    /// Attaches the programs to the interfaces, cgroups and the uplink of a discovery.
-    pub(crate) fn attach(&mut self, table: &ClassTable, discovery: &Discovery) -> Result<(), EngineError> {
+        table: &ClassTable,
+        discovery: &Discovery,
+        numbers: &BTreeMap<String, u32>,
+    ) -> Result<(), EngineError> {
         let mut ports = BTreeMap::new();
         let mut cgroups = BTreeMap::new();
         let mut levels = 0;
@@ -261,6 +220,9 @@ impl Datapath {
             ports.insert(*index, PortClass { device: name.clone(), handle: handle(DEFAULT) });
         }
         self.attachments.track(tracked)?;
+        // A port's way is known before its first packet.
+        let (leading, ways) = ways(discovery, ports.keys().copied(), numbers);
+        self.attachments.set_ways(leading, &ways)?;
         self.attachments.set_local(discovery.local.clone())?;
         self.attachments.set_cgroups(&cgroups, levels)?;
         // The rules are written before any program is attached, because the programs of an earlier
@@ -273,10 +235,6 @@ impl Datapath {
                 tracing::debug!("{why}");
             }
         }
-        self.uplink_failure = match &discovery.uplink {
-            Some(link) => self.attach_uplink(link).err().map(|e| chain(&e)),
-            None => Some(format!("there is no interface {} now", table.config().link.device)),
-        };
         Ok(())
     }
 
@@ -286,10 +244,6 @@ impl Datapath {
         rules.retain(|rule| is_ready(TcHandle(rule.handle).minor()));
         self.left_out = left_out;
         self.rules_failure = self.attachments.set_rules(&rules).err().map(|e| chain(&e));
-    }
-
-    fn attach_uplink(&mut self, link: &Link) -> Result<(), EngineError> {
-        self.attachments.set_uplink(link.index, &link.name)
     }
 }
 

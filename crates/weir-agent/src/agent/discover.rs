@@ -47,8 +47,12 @@ pub(crate) struct Discovery {
     pub(crate) local: BTreeSet<LocalPrefix>,
     /// Where cgroups of classes appear.
     pub(crate) cgroups: Awaited,
-    /// The uplink, if it exists.
-    pub(crate) uplink: Option<Link>,
+    /// The links that exist, by their configured devices.
+    pub(crate) uplinks: BTreeMap<String, Link>,
+    /// The configured devices to which interfaces lead, by index: the uplinks, their bridges and VLANs.
+    pub(crate) leading: BTreeMap<u32, String>,
+    /// The bridges (or bonds) of interfaces, by index.
+    pub(crate) masters: BTreeMap<u32, u32>,
     /// The largest MTU of all ports.
     pub(crate) mtu: u32,
     /// Warnings for the operator.
@@ -66,17 +70,20 @@ pub(crate) struct Reports<'a> {
     pub(crate) now: Instant,
 }
 
-/// Surveys the node. `uplink` is the link's last known index. A renamed link is found by it.
+/// Surveys the node. `known` has the last indices of the links, by their configured devices. A renamed link is
+/// found by it.
 pub(crate) fn discover(
     netlink: &mut Netlink,
     config: &Config,
     reports: Reports<'_>,
-    uplink: Option<u32>,
+    known: &BTreeMap<String, u32>,
 ) -> Result<Discovery, NetlinkError> {
     let links = netlink.links()?;
-    let named = links.iter().find(|l| l.name == config.link.device);
-    let uplink = named.or_else(|| links.iter().find(|l| Some(l.index) == uplink)).cloned();
-    let mut discovery = Discovery { uplink: uplink.clone(), mtu: 1500, ..Discovery::default() };
+    let uplinks = uplinks(config, &links, known);
+    let leading = leading(&uplinks, &links);
+    let is_uplink = |index: u32| uplinks.values().any(|uplink| uplink.index == index);
+    let masters = links.iter().filter_map(|link| Some((link.index, link.master?))).collect();
+    let mut discovery = Discovery { masters, mtu: 1500, ..Discovery::default() };
 
     let found = found(config, reports, &mut discovery.warnings);
     let namespaces = found.iter().enumerate().filter_map(|(i, f)| match &f.location {
@@ -145,7 +152,7 @@ pub(crate) fn discover(
         };
         if let Some(name) = &class.interface {
             match links.iter().find(|l| l.name == *name) {
-                Some(link) if Some(link.index) == uplink.as_ref().map(|l| l.index) => {
+                Some(link) if is_uplink(link.index) => {
                     claim.problem = Some(format!("interface {name} is the link itself"));
                 }
                 Some(link) => claim.ports.push((link.index, link.name.clone())),
@@ -172,9 +179,8 @@ pub(crate) fn discover(
     for claim in discovery.classes.iter_mut().filter(|c| c.source != ClassSource::Config) {
         claim.ports.retain(|(index, _)| !named.contains(index));
     }
-    let uplink_index = uplink.as_ref().map(|l| l.index);
     for claim in &mut discovery.classes {
-        claim.ports.retain(|(index, _)| Some(*index) != uplink_index);
+        claim.ports.retain(|(index, _)| !is_uplink(*index));
     }
 
     miss_containers(&mut discovery.classes);
@@ -183,15 +189,41 @@ pub(crate) fn discover(
     discovery.strangers = links
         .iter()
         .filter(|l| matches!(l.kind.as_deref(), Some("veth" | "netkit")) && l.peer_netnsid.is_some())
-        .filter(|l| Some(l.index) != uplink_index && !taken.contains(&l.index))
-        .filter(|l| !config.link.spare.iter().any(|spare| spare.device == l.name))
+        .filter(|l| !is_uplink(l.index) && !taken.contains(&l.index))
         .map(|l| (l.index, l.name.clone()))
         .collect();
     let caught = |l: &&Link| taken.contains(&l.index) || discovery.strangers.iter().any(|s| s.0 == l.index);
-    let mtus = links.iter().filter(caught).chain(uplink.as_ref()).map(|l| l.mtu);
+    let mtus = links.iter().filter(caught).chain(uplinks.values()).map(|l| l.mtu);
     discovery.mtu = mtus.max().unwrap_or(1500).clamp(576, 65_535);
-    discovery.local = local(netlink, config, &links, uplink.as_ref(), &found)?;
+    discovery.local = local(netlink, config, &links, &leading, &found)?;
+    (discovery.uplinks, discovery.leading) = (uplinks, leading);
     Ok(discovery)
+}
+
+/// The links of the configuration that exist, by their configured devices.
+fn uplinks(config: &Config, links: &[Link], known: &BTreeMap<String, u32>) -> BTreeMap<String, Link> {
+    let find = |device: &String| {
+        let named = links.iter().find(|link| link.name == *device);
+        let renamed = || links.iter().find(|link| known.get(device) == Some(&link.index));
+        Some((device.clone(), named.or_else(renamed)?.clone()))
+    };
+    config.link.all().filter_map(|link| find(&link.device)).collect()
+}
+
+/// The interfaces that lead out by a link: the uplinks, their bridges, and VLANs on those. Each has the configured
+/// device of its link.
+fn leading(uplinks: &BTreeMap<String, Link>, links: &[Link]) -> BTreeMap<u32, String> {
+    let mut leading = BTreeMap::new();
+    for (device, link) in uplinks {
+        for index in link.master.into_iter().chain([link.index]) {
+            leading.insert(index, device.clone());
+        }
+    }
+    let over = |link: &&Link| link.kind.as_deref() == Some("vlan") && !leading.contains_key(&link.index);
+    let device_below = |link: &Link| Some((link.index, leading.get(&link.peer_index?)?.clone()));
+    let vlans: Vec<_> = links.iter().filter(over).filter_map(device_below).collect();
+    leading.extend(vlans);
+    leading
 }
 
 /// The fate of the `i`th namespace. `None` if the kernel does not tell.
@@ -320,30 +352,24 @@ fn miss_containers(discovered: &mut [DiscoveredClass]) {
 }
 
 /// Destinations that packets reach without the uplink: this node's addresses, and networks behind its
-/// other interfaces. Networks behind the uplink, and behind a bridge that has it as a port, are
-/// outside.
+/// other interfaces. Networks behind interfaces that lead out by a link are outside.
 fn local(
     netlink: &mut Netlink,
     config: &Config,
     links: &[Link],
-    uplink: Option<&Link>,
+    leading: &BTreeMap<u32, String>,
     found: &[Found],
 ) -> Result<BTreeSet<LocalPrefix>, NetlinkError> {
-    let outside = |index: u32| uplink.is_some_and(|u| u.index == index || u.master == Some(index));
     let by_index: BTreeMap<u32, &Link> = links.iter().map(|l| (l.index, l)).collect();
     let mut local = BTreeSet::new();
     for InterfaceAddress { index, net } in netlink.addresses()? {
         let link_local = matches!(net.addr(), std::net::IpAddr::V6(a) if a.is_unicast_link_local());
         local.insert(local_prefix(net.addr().into()));
-        // A VLAN on the uplink leads outside too.
-        let over_uplink = by_index
-            .get(&index)
-            .is_some_and(|l| l.kind.as_deref() == Some("vlan") && l.peer_index.is_some_and(outside));
         // Packets lose their sender's class in these devices. Elsewhere the uplink charges a tunnel's
         // packets to it.
         let forgets_class =
             by_index.get(&index).is_some_and(|l| matches!(l.kind.as_deref(), Some("wireguard" | "tun")));
-        if !outside(index) && !over_uplink && !forgets_class && !link_local {
+        if !leading.contains_key(&index) && !forgets_class && !link_local {
             local.insert(local_prefix(net));
         }
     }

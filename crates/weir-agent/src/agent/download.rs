@@ -12,6 +12,7 @@ use weir_units::{BitRate, Bytes, Instant, chain};
 
 use super::{
     allocate::Allocations,
+    by_hand::SetLayers,
     charge::Charges,
     class_key::ClassKey,
     class_table::{Agreed, Change, ClassTable, DiscoveredClass},
@@ -91,7 +92,7 @@ impl Download {
     /// configuration does not share the download. Nothing is sent to it yet.
     pub(super) fn open(
         config: &Config,
-        engine: EngineKind,
+        (number, engine): (u32, EngineKind),
         store: &Store,
         promised: BitRate,
         attachments: &Attachments,
@@ -99,7 +100,8 @@ impl Download {
         let Some(config) = config.download() else { return Ok(None) };
         engine::Download::goes_with(engine)?;
         let allocations = Allocations::new(Allocator::new(config.allocator()));
-        let scheduler = engine::Download::open(&config.link.device, attachments)?;
+        let uplink = engine::Uplink { number, device: &config.link.device };
+        let scheduler = engine::Download::open(uplink, attachments)?;
         let shape = shape(&config, 1500);
         let classes = table(config, store, promised)?;
         Ok(Some(Download {
@@ -119,8 +121,28 @@ impl Download {
         }))
     }
 
+    /// Swaps classes and promises with those of another link.
+    pub(super) fn swap_classes(&mut self, other: &mut Download) {
+        std::mem::swap(&mut self.classes, &mut other.classes);
+        std::mem::swap(&mut self.promises, &mut other.promises);
+        self.allocations.mark();
+        other.allocations.mark();
+    }
+
+    /// Sets the scheduler up anew, for a link whose packets have another header. Nothing is sent to it yet.
+    pub(super) fn reopen(
+        &mut self,
+        uplink: engine::Uplink<'_>,
+        attachments: &mut Attachments,
+    ) -> Result<(), EngineError> {
+        self.end(attachments)?;
+        self.scheduler = engine::Download::open(uplink, attachments)?;
+        self.allocations.mark();
+        Ok(())
+    }
+
     /// The scheduler's device and engine.
-    pub(super) fn device(&self) -> (&'static str, EngineKind) {
+    pub(super) fn device(&self) -> (&str, EngineKind) {
         (self.scheduler.device(), self.scheduler.kind())
     }
 
@@ -196,6 +218,14 @@ impl Download {
         self.allocations.follow(&self.classes);
         self.allocations.mark();
         Some(self.divide_if_due())
+    }
+
+    /// Takes policies by hand, and agreements that promise nothing: those of the main link.
+    pub(super) fn keep(&mut self, set: SetLayers, agreed: Vec<Agreed>) {
+        self.classes.agree(agreed, BitRate::ZERO);
+        self.classes.commit(set);
+        self.allocations.follow(&self.classes);
+        self.allocations.mark();
     }
 
     /// Divides the download if a demand, a policy or a class changed.
@@ -325,6 +355,12 @@ impl Download {
     /// Bytes that wait in all queues.
     pub(super) fn backlog(&mut self) -> u64 {
         self.scheduler.backlog().unwrap_or(0)
+    }
+
+    /// Has what arrives pass unscheduled, and removes the scheduler.
+    pub(super) fn end(&mut self, attachments: &mut Attachments) -> Result<(), EngineError> {
+        self.scheduler.detach(attachments)?;
+        self.remove()
     }
 
     /// Removes the scheduler. Its filters have gone.

@@ -29,7 +29,7 @@ impl Agent {
     pub(super) fn plan_down(&self, changes: &SetPolicies) -> Result<Option<SetLayers>, Error> {
         let asked: Vec<PolicyChange> = changes.changes.iter().filter_map(change_of).collect();
         let Some(first) = asked.first() else { return Ok(None) };
-        let Some(download) = &self.download else {
+        let Some(download) = &self.link.download else {
             return Err(bad(
                 &first.name,
                 "the download is not shared; set [link] download in the configuration",
@@ -49,7 +49,7 @@ impl Agent {
 
     /// The same without those of one name.
     pub(super) fn plan_unset_down(&self, name: &str) -> Result<Option<SetLayers>, Error> {
-        match &self.download {
+        match &self.link.download {
             Some(download) if download.classes.find(name).is_ok() => {
                 let planned = download.classes.plan_unset(name);
                 planned.map(Some).map_err(|e| Error { message: told(&e.message), ..e })
@@ -60,7 +60,7 @@ impl Agent {
 
     /// Applies stored policies of what arrives.
     pub(super) fn put_down(&mut self, set: SetLayers, ledger: Ledger) {
-        let Some(download) = &mut self.download else { return };
+        let Some(download) = &mut self.link.download else { return };
         let (effects, changed) = download.put(&self.store, set, ledger);
         self.follow_up(effects);
         for (key, text) in changed {

@@ -15,7 +15,7 @@ use super::{
 
 impl Agent {
     pub(super) fn download_status(&self) -> Option<DownloadStatus> {
-        let download = self.download.as_ref()?;
+        let download = self.link.download.as_ref()?;
         let reservation = download.classes.reservation();
         let (device, engine) = download.device();
         let followed = || download.allocations.all();
@@ -39,14 +39,14 @@ impl Agent {
     }
 
     fn fault_of_download(&self) -> Option<(NotEnforced, String)> {
-        let download = self.download.as_ref()?;
+        let download = self.link.download.as_ref()?;
         let fault = download.fault().map(|error| format!("the scheduler has a fault: {error}"));
-        let uplink = || Some((NotEnforced::Uplink, self.datapath.uplink_failure.clone()?));
+        let uplink = || Some((NotEnforced::Uplink, self.link.scheduler.uplink_failure.clone()?));
         fault.map(|why| (NotEnforced::Scheduler, why)).or_else(uplink)
     }
 
     pub(super) fn download_warnings(&self) -> Vec<String> {
-        let Some(download) = &self.download else { return Vec::new() };
+        let Some(download) = &self.link.download else { return Vec::new() };
         let promises = download.promises.error().cloned();
         let all = self.download_fault().into_iter().chain(promises).chain(unpromised(&download.classes));
         all.map(|why| told(&why)).collect()
@@ -54,7 +54,7 @@ impl Agent {
 
     /// A class's part of what arrives. `None` if it has none.
     pub(super) fn down(&self, key: &ClassKey) -> Option<weir_api::Download> {
-        let download = self.download.as_ref()?;
+        let download = self.link.download.as_ref()?;
         let entry = download.classes.entries().get(key)?;
         let Figures {
             activity,
@@ -95,7 +95,7 @@ impl Agent {
 
     /// The reasons for a class's part of what arrives.
     pub(super) fn explain_download(&self, key: &ClassKey) -> Vec<String> {
-        let Some(download) = &self.download else { return Vec::new() };
+        let Some(download) = &self.link.download else { return Vec::new() };
         let Some(entry) = download.classes.entries().get(key) else {
             let kind = self.classes.entries().get(key).map(|entry| entry.class.kind);
             let why = match kind {

@@ -2,6 +2,8 @@
 
 use weir_api::EventKind;
 
+use super::class_key::ClassKey;
+
 /// The effects of a call to a part. A part changes only its own state and returns this. The loop
 /// does what follows.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -11,8 +13,8 @@ pub(super) struct Effects {
     pub(super) reallocate: bool,
     /// Containers, links or the configuration changed. The node's classes must be discovered again.
     pub(super) rediscover: bool,
-    /// Events about the node, in their order.
-    pub(super) events: Vec<(EventKind, String)>,
+    /// Events about the node, or about a class, in their order.
+    pub(super) events: Vec<(EventKind, Option<ClassKey>, String)>,
 }
 
 impl Effects {
@@ -28,7 +30,12 @@ impl Effects {
 
     /// One event about the node.
     pub(super) fn event(kind: EventKind, detail: impl Into<String>) -> Effects {
-        Effects { events: vec![(kind, detail.into())], ..Effects::default() }
+        Effects { events: vec![(kind, None, detail.into())], ..Effects::default() }
+    }
+
+    /// One event about a class.
+    pub(super) fn class_event(kind: EventKind, key: ClassKey, detail: String) -> Effects {
+        Effects { events: vec![(kind, Some(key), detail)], ..Effects::default() }
     }
 
     /// Both, in this order.
@@ -48,7 +55,8 @@ mod tests {
     fn both_effects_keep_their_marks_and_the_order_of_events() {
         let first = Effects::event(EventKind::Repaired, "one").and(Effects::reallocate(true));
         let both = first.and(Effects::rediscover(true)).and(Effects::event(EventKind::Link, "two"));
-        let events = vec![(EventKind::Repaired, "one".to_owned()), (EventKind::Link, "two".to_owned())];
+        let events = [(EventKind::Repaired, "one"), (EventKind::Link, "two")];
+        let events = events.map(|(kind, what)| (kind, None, what.to_owned())).to_vec();
         assert_eq!(both, Effects { reallocate: true, rediscover: true, events });
     }
 }

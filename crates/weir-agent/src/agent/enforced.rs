@@ -26,7 +26,7 @@ impl Agent {
     }
 
     fn fault(&self, entry: &ClassEntry) -> Option<(NotEnforced, String)> {
-        if let Some(error) = self.datapath.scheduler_fault() {
+        if let Some(error) = self.scheduler_fault() {
             return Some((NotEnforced::Scheduler, format!("the scheduler has a fault: {error}")));
         }
         if let Some(problem) = entry.class.problem.clone() {
@@ -43,7 +43,7 @@ impl Agent {
             return Some((NotEnforced::SelectorKinds, why.to_owned()));
         }
         let by_uplink = entry.class.kind == ClassKind::Host || !entry.class.cgroups.is_empty();
-        if by_uplink && let Some(why) = &self.datapath.uplink_failure {
+        if by_uplink && let Some(why) = &self.link.scheduler.uplink_failure {
             return Some((NotEnforced::Uplink, why.clone()));
         }
         let lost = entry.class.ports.iter().find(|(index, _)| !self.datapath.attachments.catches(*index));
@@ -53,9 +53,9 @@ impl Agent {
     /// The reasons why the link is not divided as configured; none if it is.
     pub(super) fn not_ready(&self) -> Vec<String> {
         let mut reasons = Vec::new();
-        if !self.datapath.has_seen_link() {
+        if !self.link.scheduler.has_seen_link() {
             reasons.push("the agent has not looked at the link yet".to_owned());
-        } else if !self.datapath.is_link_up() {
+        } else if !self.link.scheduler.is_link_up() {
             reasons.push(format!("{} is gone or down", self.classes.config().link.device));
         }
         if self.config_file.error.is_some() {
@@ -64,7 +64,7 @@ impl Agent {
                 self.config_file.path.display()
             ));
         }
-        if let Some(error) = self.datapath.scheduler_fault() {
+        if let Some(error) = self.scheduler_fault() {
             reasons.push(format!("the scheduler has a fault: {error}"));
             return reasons;
         }

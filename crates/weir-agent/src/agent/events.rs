@@ -89,13 +89,13 @@ impl Agent {
     /// Does what follows from a call to a part: marks what is due, and publishes the events.
     pub(super) fn follow_up(&mut self, effects: Effects) {
         if effects.reallocate {
-            self.allocations.mark();
+            self.link.allocations.mark();
         }
         if effects.rediscover {
             self.sources.mark();
         }
-        for (what, detail) in effects.events {
-            self.event(what, None, detail);
+        for (what, key, detail) in effects.events {
+            self.event(what, key.as_ref(), detail);
         }
     }
 }

@@ -14,7 +14,7 @@ use super::{Agent, class_table::ClassEntry, datapath::rules};
 impl Agent {
     /// The division in force, with minima as rates.
     pub(super) fn export(&mut self) -> Result<Export, Error> {
-        if let Some(framing) = self.datapath.shape.framing {
+        if let Some(framing) = self.link.scheduler.shape.framing {
             let message = format!(
                 "cannot export the division: its packets are charged with the framing of the line ({framing}), which \
                  a static script would lack"
@@ -27,8 +27,7 @@ impl Agent {
             asked: None,
             free: None,
         })?;
-        let bridge =
-            links.iter().find(|l| Some(l.index) == self.datapath.attachments.uplink()).and_then(|l| l.master);
+        let bridge = links.iter().find(|l| Some(l.index) == self.uplink()).and_then(|l| l.master);
         let is_seen = |index: u32| {
             bridge.is_some() && links.iter().any(|link| link.index == index && link.master == bridge)
         };
@@ -58,7 +57,10 @@ impl Agent {
         let groups: Vec<plan::Group> = of_kind(true).map(group).collect();
         let members: Vec<plan::Member> = of_kind(false).map(member).collect();
         let mut nodes = Vec::new();
-        tree::fixed(&Plan { shape: &self.datapath.shape, groups: &groups, members: &members }, &mut nodes);
+        tree::fixed(
+            &Plan { shape: &self.link.scheduler.shape, groups: &groups, members: &members },
+            &mut nodes,
+        );
         let class = |node: &tree::Node| {
             let found = present().find(|(minor, _)| *minor == node.class.handle.minor()).map(|(_, e)| e);
             let ports = found.map_or(&[][..], |entry| &entry.class.ports);
@@ -87,7 +89,7 @@ impl Agent {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             link: link.device.clone(),
             capacity: link.capacity,
-            engine: self.datapath.engine.kind().name().to_owned(),
+            engine: self.link.scheduler.engine.kind().name().to_owned(),
             classes: nodes.iter().map(class).collect(),
             selectors: rules(&self.classes).0.iter().map(selector).collect(),
         })

@@ -84,8 +84,8 @@ impl Agent {
             Some(ClassQueueTimes {
                 class: entry.class.name.clone(),
                 source: entry.class.source.to_string(),
-                sent: of(&self.allocations, key)?,
-                received: self.download.as_ref().and_then(|download| of(&download.allocations, key)),
+                sent: of(&self.link.allocations, key)?,
+                received: self.link.download.as_ref().and_then(|download| of(&download.allocations, key)),
             })
         };
         entries.filter_map(times).collect()

@@ -1,10 +1,15 @@
-//! Several links, of which the one that the default route takes is shared.
+//! Several links that are shared at a time. The one that the default route takes is the main one: agreements,
+//! stored promises and answers without a link's name are about it.
 
-use weir_api::{Error, ErrorCode, EventKind, OtherLink};
+use std::{collections::BTreeMap, mem::swap};
+
+use weir_api::{Error, ErrorCode, EventKind};
+use weir_datapath::engine::{self, EngineError, EngineKind};
 use weir_netlink::{DefaultRoute, Link, Netlink};
+use weir_share::Allocator;
 use weir_units::chain;
 
-use super::{Agent, by_hand::ByHand, datapath, reconcile::not_enforced};
+use super::{Agent, by_hand::ByHand, discover::Discovery, other_link::OtherLink, reconcile::not_enforced};
 use crate::config::Config;
 
 /// The link that the default route takes: the device among `links` with the best route. The link of now stays
@@ -26,7 +31,28 @@ fn taken<'a>(
     routed.min_by_key(|(metric, is_other, _)| (*metric, *is_other)).map(|(.., device)| device)
 }
 
-/// The configuration with the link of the default route as the shared one. Without such a route it is the
+/// The numbers of links, by their devices. A device keeps the number that it has in `known`, and with it its
+/// scheduler.
+pub(super) fn numbers<'a>(
+    devices: impl Iterator<Item = &'a str>,
+    known: &BTreeMap<String, u32>,
+) -> BTreeMap<String, u32> {
+    let (mut numbers, mut new) = (BTreeMap::new(), Vec::new());
+    for device in devices {
+        match known.get(device) {
+            Some(number) => drop(numbers.insert(device.to_owned(), *number)),
+            None => new.push(device),
+        }
+    }
+    for device in new {
+        let is_free = |number: &u32| !numbers.values().any(|taken| taken == number);
+        let free = (0..engine::MAX_LINKS).find(is_free).unwrap_or(0);
+        numbers.insert(device.to_owned(), free);
+    }
+    numbers
+}
+
+/// The configuration with the link of the default route as the main one. Without such a route it is the
 /// first link that is there.
 pub(super) fn of_route(config: Config, netlink: &mut Netlink) -> Config {
     if !config.link.is_one_of_several() {
@@ -64,39 +90,164 @@ impl Agent {
         }
     }
 
-    /// Shares the link of this configuration in place of the present one. The discovery that follows brings
-    /// the programs there.
+    /// Has the link of this configuration be the main one in place of the present one. Each link keeps its
+    /// scheduler.
     fn move_to(&mut self, config: Config) {
         let was = self.classes.config().link.device.clone();
+        let Some(place) = self.others.iter().position(|other| other.device() == config.link.device) else {
+            return;
+        };
         let (link, download) = (config.link.clone(), config.download());
+        let other_config = config.sharing(&was);
+        let other = &mut self.others[place];
+        swap(&mut self.link, &mut other.link);
+        if let (Some(main), Some(other)) = (&mut self.link.download, &mut other.link.download) {
+            // Promises and agreements stay with the main link.
+            main.swap_classes(other);
+        }
         self.capacities.reconfigure(&config);
         if let (Some(agreements), Some(rules)) = (&mut self.agreements, config.agreements.clone()) {
             agreements.reconfigure(rules, &link);
+            // The counters are other ones.
+            agreements.forget_counts();
         }
-        self.datapath.shape = datapath::shape(&config, self.datapath.shape.mtu);
-        // The signals of the other link say nothing about this one.
-        self.follow_by(None);
+        self.link.allocations.set_allocator(Allocator::new(config.allocator()));
         self.classes.reconfigure(config);
-        self.follow_by(link.follows);
-        if let (Some(download), Some(config)) = (&mut self.download, download) {
+        if let (Some(download), Some(config)) = (&mut self.link.download, download) {
             download.reconfigure(config);
         }
+        if let Some(config) = other_config {
+            self.others[place].reconfigure(config);
+        }
+        if let Err(e) = self.datapath.attachments.set_links(self.link.scheduler.number, true) {
+            let effects = self.link.scheduler.fault(chain(&e));
+            self.follow_up(effects);
+        }
         let excess = self.excess().map_or(String::new(), |why| format!("; {why}"));
-        let text = format!(
-            "the default route goes by {}: {}, and {was} is not shared{excess}",
-            link.device,
-            link.in_words()
-        );
+        let text = format!("the default route goes by {}, and no longer by {was}{excess}", link.device);
         tracing::info!("{text}");
         self.event(EventKind::Link, None, text);
         self.keep_promises();
         self.keep_download_promises();
-        self.allocations.mark();
+        self.link.allocations.mark();
     }
 
-    /// The links that are not shared now, for views.
-    pub(super) fn other_links(&self) -> Vec<OtherLink> {
-        let other = |link: &crate::config::Link| OtherLink {
+    /// Index of the device whose egress is caught for the main link.
+    pub(super) fn uplink(&self) -> Option<u32> {
+        self.datapath.attachments.uplink(self.link.scheduler.number)
+    }
+
+    /// The indices of the devices whose egress is caught, by the links' devices.
+    pub(super) fn uplinks(&self) -> BTreeMap<String, u32> {
+        let uplink =
+            |(device, number): (String, u32)| Some((device, self.datapath.attachments.uplink(number)?));
+        self.numbers().into_iter().filter_map(uplink).collect()
+    }
+
+    /// The numbers of the links, by their devices.
+    pub(super) fn numbers(&self) -> BTreeMap<String, u32> {
+        let main = (self.classes.config().link.device.clone(), self.link.scheduler.number);
+        let others = self.others.iter().map(|o| (o.device().to_owned(), o.link.scheduler.number));
+        others.chain([main]).collect()
+    }
+
+    /// Shares the other links of the configuration, and no longer those that it lacks. The first fault is
+    /// returned, and the other links are shared.
+    /// `known` has the numbers that devices keep.
+    pub(super) fn share_others(
+        &mut self,
+        kind: EngineKind,
+        known: &BTreeMap<String, u32>,
+    ) -> Result<(), String> {
+        let (config, now) = (self.classes.config().clone(), self.now());
+        let mut fault = None;
+        let mut all = std::mem::take(&mut self.others);
+        let is_in = |other: &OtherLink| config.link.spare.iter().any(|link| link.device == other.device());
+        let (kept, gone): (Vec<_>, Vec<_>) = all.drain(..).partition(is_in);
+        self.others = kept;
+        for mut other in gone {
+            let undone = other.end(&mut self.datapath.attachments);
+            fault = fault
+                .or(undone.err().map(|e| format!("cannot leave link {}: {}", other.device(), chain(&e))));
+        }
+        let numbers = numbers(config.link.all().map(|link| link.device.as_str()), known);
+        for link in &config.link.spare {
+            let Some(of_link) = config.sharing(&link.device) else { continue };
+            if let Some(other) = self.others.iter_mut().find(|other| other.device() == link.device) {
+                other.reconfigure(of_link);
+                other.follow_rate(&mut self.datapath.attachments, now);
+                continue;
+            }
+            let number = numbers[&link.device];
+            match OtherLink::open(
+                of_link,
+                (number, kind),
+                &self.classes,
+                &self.store,
+                &mut self.datapath.attachments,
+            ) {
+                Ok(mut other) => {
+                    other.follow_rate(&mut self.datapath.attachments, now);
+                    self.others.push(other);
+                }
+                Err(e) => {
+                    fault.get_or_insert(format!("cannot share link {}: {}", link.device, chain(&e)));
+                }
+            }
+        }
+        let (main, is_several) = (self.link.scheduler.number, !self.others.is_empty());
+        let set = self.datapath.attachments.set_links(main, is_several);
+        fault.or(set.err().map(|e| chain(&e))).map_or(Ok(()), Err)
+    }
+
+    /// Has the other links follow a discovery.
+    pub(super) fn follow_others(&mut self, discovery: &Discovery, is_complete: bool) {
+        for place in 0..self.others.len() {
+            let attachments = &mut self.datapath.attachments;
+            let other = &mut self.others[place];
+            let effects = other.follow(&self.classes, discovery, is_complete, &self.store, attachments);
+            self.follow_up(effects);
+        }
+    }
+
+    /// Catches what leaves by the links' devices and no port has seen.
+    pub(super) fn catch_uplinks(&mut self, discovery: &Discovery) {
+        let attachments = &mut self.datapath.attachments;
+        let main = self.classes.config().link.device.clone();
+        self.link.scheduler.catch(&main, discovery.uplinks.get(&main), attachments);
+        for other in &mut self.others {
+            let device = other.device().to_owned();
+            other.link.scheduler.catch(&device, discovery.uplinks.get(&device), attachments);
+        }
+    }
+
+    /// Has the other links take the policies by hand and the agreements of the main one, and enforce them.
+    pub(super) fn keep_others(&mut self) {
+        let down = self.link.download.as_ref().map(|download| &download.classes);
+        for other in &mut self.others {
+            other.keep(&self.classes, down);
+        }
+        self.divide_others();
+    }
+
+    /// Divides each other link if that is due.
+    pub(super) fn divide_others(&mut self) {
+        for place in 0..self.others.len() {
+            let divided = self.others[place].divide_if_due();
+            self.follow_up(divided);
+        }
+    }
+
+    /// Removes the schedulers of all links. Nothing is sent to them any more.
+    pub(super) fn remove_schedulers(&mut self) -> Result<(), EngineError> {
+        let others: Vec<_> = self.others.iter_mut().map(|other| other.link.remove()).collect();
+        self.link.remove()?;
+        others.into_iter().collect()
+    }
+
+    /// The links beside the main one, for views.
+    pub(super) fn other_links(&self) -> Vec<weir_api::OtherLink> {
+        let other = |link: &crate::config::Link| weir_api::OtherLink {
             device: link.device.clone(),
             capacity: link.capacity,
             download: link.download,

@@ -42,6 +42,7 @@ mod link_state;
 mod links;
 mod lock;
 pub(crate) mod maker;
+mod other_link;
 mod pace;
 mod plan;
 mod pods;
@@ -51,10 +52,12 @@ pub(crate) mod queue_time;
 mod reconcile;
 mod reload;
 mod runtimes;
+mod scheduler;
 mod selector_rules;
 mod sources;
 pub(crate) mod store;
 mod unclaimed;
+mod uplink;
 mod views;
 
 use std::{path::Path, time::Duration};
@@ -79,7 +82,6 @@ use self::{
     allocate::Allocations,
     api::Api,
     audit::Audit,
-    autorate::Autorate,
     capacity::Capacities,
     class_table::{Change, ClassTable},
     clock::Clock,
@@ -93,10 +95,13 @@ use self::{
     effects::Effects,
     events::EventLog,
     history::History,
+    other_link::OtherLink,
     promises::Promises,
     runtimes::Runtimes,
+    scheduler::Scheduler,
     sources::{Discovered, Sources},
     store::Store,
+    uplink::Uplink,
 };
 use crate::{
     config::{self, AtEnd, Config},
@@ -117,8 +122,6 @@ struct Agent {
     /// `None` if the configuration allows no agreements.
     agreements: Option<Agreements>,
     capacities: Capacities,
-    /// The follower of a link whose rate changes, if the capacity is a range.
-    autorate: Option<Autorate>,
     /// Names, policies and promises of the classes.
     classes: ClassTable,
     /// The stored promises to classes.
@@ -126,12 +129,12 @@ struct Agent {
     /// The last changes of policy by hand.
     history: History,
     audit: Audit,
-    /// Demands of the classes, and the division of the link.
-    allocations: Allocations,
-    /// The scheduler and the programs.
+    /// The programs that give packets to classes.
     datapath: Datapath,
-    /// The download, if the configuration shares it.
-    download: Option<Download>,
+    /// The main link: its schedulers, and the division that they enforce.
+    link: Uplink,
+    /// The other links that are shared.
+    others: Vec<OtherLink>,
     congestion: CongestionControl,
     sources: Sources,
     events: EventLog,
@@ -247,7 +250,7 @@ async fn serve(path: &Path, config: Config, until: Until) -> anyhow::Result<()> 
                     clock.reset();
                 }
             }
-            _ = rate_clock.tick(), if agent.autorate.is_some() => agent.follow_link(),
+            _ = rate_clock.tick(), if agent.follows_any() => agent.follow_link(),
             _ = hup.recv() => agent.reload(),
             () = tokio::time::sleep(until_change) => agent.turn(),
             Some(request) = requests.recv() => {
@@ -328,8 +331,16 @@ impl Agent {
         let (kind, refused) = config.link.engine.choose(left.as_deref(), fits).context(
             "cannot set up a scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN; `weir doctor` tells what is missing)",
         )?;
-        let mut datapath = match Datapath::open(&config, kind, store.cookie()?, store.created()?) {
-            Ok(datapath) => datapath,
+        let opened =
+            Datapath::open(&config, kind, store.cookie()?, store.created()?).and_then(|mut datapath| {
+                let left = engine::numbers_left(&mut datapath.netlink)?;
+                let devices = config.link.all().map(|link| link.device.as_str());
+                let number = links::numbers(devices, &left)[&config.link.device];
+                let scheduler = Scheduler::open(&config, number, kind, &mut datapath.attachments)?;
+                Ok((datapath, scheduler, left))
+            });
+        let (datapath, mut scheduler, left_numbers) = match opened {
+            Ok(opened) => opened,
             Err(error) => {
                 check::can_run(path, config.link.engine)?;
                 let what = format!(
@@ -339,13 +350,14 @@ impl Agent {
             }
         };
         let promised = agreements.as_ref().map_or(BitRate::ZERO, |a| a.promised(Direction::Download, utc));
-        let download = Download::open(&config, kind, &store, promised, &datapath.attachments);
+        let download =
+            Download::open(&config, (scheduler.number, kind), &store, promised, &datapath.attachments);
         let download = match download {
             Ok(download) => download,
             Err(error) => {
                 // An earlier agent's scheduler stays as it was found.
                 if !is_left {
-                    datapath.engine.remove()?;
+                    scheduler.engine.remove()?;
                 }
                 let what = "cannot set up the scheduler of [link] download";
                 return Err(anyhow::Error::from(error).context(what));
@@ -363,14 +375,18 @@ impl Agent {
             clock,
             agreements,
             capacities,
-            autorate: None,
             classes,
             promises: Promises::new(promises, Store::save_promises),
             history,
             audit,
-            allocations: Allocations::new(Allocator::new(config.allocator())),
             datapath,
-            download,
+            link: Uplink {
+                scheduler,
+                allocations: Allocations::new(Allocator::new(config.allocator())),
+                autorate: None,
+                download,
+            },
+            others: Vec::new(),
             congestion: control,
             sources: Sources::new(runtimes, cni, cluster),
             events: EventLog::new(),
@@ -379,6 +395,13 @@ impl Agent {
             started: std::time::Instant::now(),
             max_tick_delay: Duration::ZERO,
         };
+        if let Err(why) = agent.share_others(kind, &left_numbers) {
+            // An earlier agent's schedulers stay as they were found.
+            if !is_left {
+                agent.remove_schedulers()?;
+            }
+            anyhow::bail!(why);
+        }
         agent.follow_by(agent.classes.config().link.follows);
         for (better, why) in refused {
             agent.event(EventKind::Engine, None, format!("{better} was not taken: {why}"));
@@ -396,10 +419,9 @@ impl Agent {
 
     /// Removes attachments of an earlier agent that are no longer needed.
     fn settle(&mut self) {
-        let swept = self.datapath.attachments.sweep().and_then(|()| match self.download {
-            Some(_) => Ok(()),
-            None => engine::Download::retire(),
-        });
+        let links = self.others.iter().map(|other| &other.link).chain([&self.link]);
+        let devices = links.flat_map(Uplink::devices).collect();
+        let swept = self.datapath.attachments.sweep().and_then(|()| engine::retire_devices(&devices));
         if let Err(e) = swept {
             tracing::warn!("cannot clean up after an earlier agent: {}", chain(&e));
         }
@@ -431,13 +453,14 @@ impl Agent {
         if self.datapath.reconciled_at.elapsed() >= reconcile::RECONCILE_EVERY {
             self.reconcile();
         }
-        if self.allocations.is_due() {
+        if self.link.allocations.is_due() {
             self.allocate();
         }
-        if let Some(download) = &mut self.download {
+        if let Some(download) = &mut self.link.download {
             let divided = download.divide_if_due();
             self.follow_up(divided);
         }
+        self.divide_others();
         self.pace();
         self.audit_seen();
         self.answer_cni();
@@ -446,15 +469,15 @@ impl Agent {
 
     /// Whether no class sends, and nothing arrives.
     fn is_idle(&self) -> bool {
-        self.allocations.is_idle() && self.download.as_ref().is_none_or(|d| d.allocations.is_idle())
+        self.link.is_idle() && self.others.iter().all(|other| other.link.is_idle())
     }
 
     /// Finds the current classes and attaches the classifier to their interfaces.
     fn discover(&mut self) {
         self.audit.mark();
         self.follow_route();
-        let (uplink, now) = (self.datapath.attachments.uplink(), self.now());
-        let found = self.sources.discover(&mut self.datapath.netlink, self.classes.config(), uplink, now);
+        let (uplinks, now) = (self.uplinks(), self.now());
+        let found = self.sources.discover(&mut self.datapath.netlink, self.classes.config(), &uplinks, now);
         let Discovered { discovery, is_complete } = match found {
             Ok(found) => found,
             Err(e) => {
@@ -462,10 +485,12 @@ impl Agent {
                 return;
             }
         };
-        let device = &self.classes.config().link.device;
-        let link = self.datapath.follow_link(device, discovery.uplink.as_ref());
-        let woken = self.datapath.wake();
-        self.follow_up(link.and(woken));
+        let config = self.classes.config();
+        let found = discovery.uplinks.get(&config.link.device);
+        let link = self.link.scheduler.follow_link(&config.link.device, found);
+        let fitted = self.link.fit(config, found, &mut self.datapath.attachments);
+        let woken = self.link.scheduler.wake();
+        self.follow_up(link.and(fitted).and(woken));
         let before = self.classes.minors().clone();
         let groups = self.sources.cluster.group_wishes(self.classes.config());
         let is_regrouped = self.classes.set_group_wishes(groups);
@@ -476,22 +501,25 @@ impl Agent {
         self.promises.save(&self.store, self.classes.ledger());
         let mut shape = datapath::shape(self.classes.config(), discovery.mtu);
         shape.capacity = self.in_force();
-        if self.classes.minors() != &before || shape != self.datapath.shape {
-            self.datapath.shape = shape;
+        if self.classes.minors() != &before || shape != self.link.scheduler.shape {
+            self.link.scheduler.shape = shape;
             if let Err(e) = self.store.save_minors(self.classes.minors()) {
                 tracing::warn!("{}", chain(&e));
             }
-            self.allocations.mark();
+            self.link.allocations.mark();
         }
-        self.allocations.follow(&self.classes);
+        self.link.allocations.follow(&self.classes);
         // A class must exist before packets are sent to it.
-        if self.allocations.is_due() {
+        if self.link.allocations.is_due() {
             self.allocate();
         }
-        if let Err(e) = self.datapath.attach(&self.classes, &discovery) {
-            let effects = self.datapath.fault(chain(&e)).and(Effects::rediscover(true));
+        self.follow_others(&discovery, is_complete);
+        let numbers = self.numbers();
+        if let Err(e) = self.datapath.attach(&self.classes, &discovery, &numbers) {
+            let effects = self.link.scheduler.fault(chain(&e)).and(Effects::rediscover(true));
             self.follow_up(effects);
         }
+        self.catch_uplinks(&discovery);
         self.follow_download(&discovery, is_complete);
         // The state of the kernel is known only now.
         self.publish_changes(changes);
@@ -503,7 +531,7 @@ impl Agent {
 
     /// Has the download follow a discovery.
     fn follow_download(&mut self, discovery: &Discovery, is_complete: bool) {
-        let Some(download) = &mut self.download else { return };
+        let Some(download) = &mut self.link.download else { return };
         let attachments = &mut self.datapath.attachments;
         let (changes, effects) =
             download.follow(&self.classes, discovery, is_complete, &self.store, attachments);
@@ -538,16 +566,13 @@ impl Agent {
         let failures = self.datapath.attachments.remove();
         // The queues are removed after their packets have left.
         for _ in 0..50 {
-            let backlog = self.datapath.engine.device().map_or(Ok(0), |device| device.backlog());
-            let arriving = self.download.as_mut().map_or(0, Download::backlog);
-            if backlog.unwrap_or(0) + arriving == 0 {
+            let others = self.others.iter_mut().map(|other| other.link.backlog()).sum::<u64>();
+            if self.link.backlog() + others == 0 {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let removed = self.download.as_mut().map_or(Ok(()), Download::remove);
-        self.datapath.engine.remove()?;
-        removed?;
+        self.remove_schedulers()?;
         self.store.save_minors(&store::Minors::new())?;
         self.store.save_engine(None)?;
         self.save_created();
@@ -562,9 +587,9 @@ impl Agent {
     }
 }
 
-/// The engine of the scheduler that an earlier agent left in place, if any.
+/// The engine of the schedulers that an earlier agent left in place, if any.
 fn left(netlink: &mut Netlink, store: &Store) -> anyhow::Result<Option<String>> {
-    let there = netlink.link(engine::DEVICE).is_ok();
+    let there = !engine::numbers_left(netlink)?.is_empty();
     Ok(store.engine()?.filter(|_| there))
 }
 

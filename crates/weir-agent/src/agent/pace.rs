@@ -39,7 +39,7 @@ impl Agent {
         let capacity = self.in_force();
         let Some(pacing) = &mut self.datapath.pacing else { return };
         let mut shares = BTreeMap::new();
-        let more = if self.datapath.engine.place() == Place::InPlace {
+        let more = if self.link.scheduler.engine.place() == Place::InPlace {
             TARGET_IN_PLACE_PER_MILLE
         } else {
             TARGET_PER_MILLE
@@ -47,7 +47,7 @@ impl Agent {
         let is_backlogged = |followed: &Followed| followed.estimator.demand().is_unlimited();
         let (mut backlogged, mut spare) = ((0, 0), capacity.0);
         for (key, entry) in self.classes.entries().iter().filter(|(_, e)| e.class.kind != ClassKind::Group) {
-            let Some(followed) = self.allocations.get(key) else { continue };
+            let Some(followed) = self.link.allocations.get(key) else { continue };
             spare = spare.saturating_sub(followed.allocation.0);
             if is_backlogged(followed) {
                 backlogged.0 += followed.allocation.0;
@@ -63,7 +63,7 @@ impl Agent {
                 | ClassKind::Cgroup
                 | ClassKind::Selector
                 | ClassKind::Host,
-            ) = (self.allocations.get(key), entry.class.kind)
+            ) = (self.link.allocations.get(key), entry.class.kind)
             else {
                 continue;
             };

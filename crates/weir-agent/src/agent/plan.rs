@@ -58,12 +58,12 @@ impl Agent {
 
     /// The policies set by hand.
     pub(super) fn set_layers(&self) -> BothLayers {
-        let down = self.download.as_ref().map(|download| download.classes.set_layers().clone());
+        let down = self.link.download.as_ref().map(|download| download.classes.set_layers().clone());
         BothLayers { up: self.classes.set_layers().clone(), down: down.unwrap_or_default() }
     }
 
     fn tables(&self) -> Tables<'_> {
-        Tables { up: &self.classes, down: self.download.as_ref().map(|download| &download.classes) }
+        Tables { up: &self.classes, down: self.link.download.as_ref().map(|download| &download.classes) }
     }
 
     /// The last change, the policies set by hand without it, and the changes before it.
@@ -82,7 +82,7 @@ impl Agent {
             ..why
         };
         self.classes.try_out(&set.up).map_err(cannot)?;
-        match &self.download {
+        match &self.link.download {
             Some(download) => download
                 .classes
                 .try_out(&set.down)
@@ -104,10 +104,10 @@ impl Agent {
         let config = config::parse(&file.text, path).map_err(|e| bad(chain(&e)))?;
         self.accept(path, &config).map_err(bad)?;
         let config = self.capacities.in_force(config);
-        let (uplink, now) = (self.datapath.attachments.uplink(), self.now());
+        let (uplinks, now) = (self.uplinks(), self.now());
         let Discovered { discovery, is_complete } = self
             .sources
-            .plan(&mut self.datapath.netlink, &config, uplink, now)
+            .plan(&mut self.datapath.netlink, &config, &uplinks, now)
             .map_err(|e| Error::new(ErrorCode::Engine, format!("cannot look at this node: {}", chain(&e))))?;
         let down =
             self.plan_download(&config, &discovery.classes, is_complete).map_err(|e| bad(chain(&e)))?;
@@ -125,7 +125,7 @@ impl Agent {
         is_complete: bool,
     ) -> Result<Option<ClassTable>, StoreError> {
         let Some(config) = config.download() else { return Ok(None) };
-        let mut after = match &self.download {
+        let mut after = match &self.link.download {
             Some(download) => {
                 let mut after = download.classes.clone();
                 after.reconfigure(config);

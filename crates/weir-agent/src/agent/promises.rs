@@ -21,6 +21,11 @@ impl Promises {
         Promises { stored, error: None, save }
     }
 
+    /// Those of a link beside the main one, which no store holds.
+    pub(super) fn unstored() -> Promises {
+        Promises::new(Ledger::new(), |_, _| Ok(()))
+    }
+
     pub(super) fn error(&self) -> Option<&String> {
         self.error.as_ref()
     }

@@ -57,21 +57,26 @@ impl Agent {
             return Err("to begin or to stop making [agreements] needs a restart of the agent".to_owned());
         }
         if config.link.download.is_some() {
-            engine::Download::goes_with(self.datapath.engine.kind())
+            engine::Download::goes_with(self.link.scheduler.engine.kind())
                 .map_err(|e| format!("cannot share [link] download: {}", chain(&e)))?;
         }
-        if config.link.follows.is_some() {
-            engine::LinkSignals::goes_with(self.datapath.engine.kind())
-                .map_err(|e| format!("cannot follow the rate of [link]: {}", chain(&e)))?;
+        let kind = self.link.scheduler.engine.kind();
+        if config.link.is_one_of_several() {
+            kind.shares_several().map_err(|e| format!("cannot share several links: {}", chain(&e)))?;
         }
-        if config.link.line().is_some() {
-            let kind = self.datapath.engine.kind();
-            let refused =
-                |e: engine::EngineError| format!("cannot charge the framing of [link]: {}", chain(&e));
-            kind.frames().map_err(refused)?;
-            let link = weir_netlink::Netlink::open().and_then(|mut netlink| netlink.link(&new.device));
-            // A device that is gone may come back.
-            link.ok().map_or(Ok(()), |link| kind.frames_on(&link)).map_err(refused)?;
+        for link in config.link.all() {
+            if link.follows.is_some() {
+                engine::LinkSignals::goes_with(kind)
+                    .map_err(|e| format!("cannot follow the rate of [link]: {}", chain(&e)))?;
+            }
+            if link.line().is_some() {
+                let refused =
+                    |e: engine::EngineError| format!("cannot charge the framing of [link]: {}", chain(&e));
+                kind.frames().map_err(refused)?;
+                let found = weir_netlink::Netlink::open().and_then(|mut netlink| netlink.link(&link.device));
+                // A device that is gone may come back.
+                found.ok().map_or(Ok(()), |found| kind.frames_on(&found)).map_err(refused)?;
+            }
         }
         let unusable = |why| chain(&check::unusable(path, why));
         congestion::checked(&config.congestion).map_err(unusable)?;
@@ -88,15 +93,15 @@ impl Agent {
 
     /// Applies the new configuration to the download, or ends it.
     fn reload_download(&mut self) {
-        let effects = match (self.classes.config().download(), &mut self.download) {
+        let effects = match (self.classes.config().download(), &mut self.link.download) {
             (Some(config), Some(download)) => {
                 download.reconfigure(config);
                 Effects::default()
             }
             (None, Some(download)) => {
-                let undone = self.datapath.attachments.end_download().and_then(|()| download.remove());
-                self.download = None;
-                undone.err().map_or(Effects::default(), |e| self.datapath.fault(chain(&e)))
+                let undone = download.end(&mut self.datapath.attachments);
+                self.link.download = None;
+                undone.err().map_or(Effects::default(), |e| self.link.scheduler.fault(chain(&e)))
             }
             _ => Effects::default(),
         };
@@ -118,11 +123,13 @@ impl Agent {
                 .map_err(|e| format!("cannot let the users of [access] reach the socket: {e}"))?;
             self.api.reconfigure(&config, rights);
             let download = config.download();
-            if let (Some(_), None) = (&download, &self.download) {
+            if let (Some(_), None) = (&download, &self.link.download) {
                 // It begins empty, and the discovery below fills it.
-                let (kind, attachments) = (self.datapath.engine.kind(), &self.datapath.attachments);
+                let scheduler = &self.link.scheduler;
+                let of = (scheduler.number, scheduler.engine.kind());
+                let attachments = &self.datapath.attachments;
                 let promised = self.promised_of_download();
-                self.download = Download::open(&config, kind, &self.store, promised, attachments)
+                self.link.download = Download::open(&config, of, &self.store, promised, attachments)
                     .map_err(|e| format!("cannot share [link] download: {}", chain(&e)))?;
             }
             self.capacities.reconfigure(&file);
@@ -148,18 +155,22 @@ impl Agent {
             Ok(has_other_runtimes) => {
                 self.reload_download();
                 self.follow_by(self.classes.config().link.follows);
+                if let Err(why) = self.share_others(self.link.scheduler.engine.kind(), &self.numbers()) {
+                    let effects = self.link.scheduler.fault(why);
+                    self.follow_up(effects);
+                }
                 if has_other_runtimes {
                     self.sources.runtimes = Runtimes::open(&self.classes.config().discover);
                 }
                 let link = self.classes.config().link.clone();
-                if let Some(process) = self.datapath.engine.process() {
+                if let Some(process) = self.link.scheduler.engine.process() {
                     process.set_realtime(link.priority);
                 }
-                self.allocations.set_allocator(Allocator::new(self.classes.config().allocator()));
+                self.link.allocations.set_allocator(Allocator::new(self.classes.config().allocator()));
                 if let Err(e) =
                     self.datapath.attachments.configure(|c| c.charge_local = u32::from(link.charge_local))
                 {
-                    let effects = self.datapath.fault(chain(&e));
+                    let effects = self.link.scheduler.fault(chain(&e));
                     self.follow_up(effects);
                 }
                 self.config_file.taken();

@@ -1,7 +1,7 @@
 //! The sources of classes: who tells of containers, when the node's classes must be discovered again, and the
 //! warnings of the last discovery.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_netlink::{Netlink, NetlinkError};
 use weir_units::Instant;
@@ -82,7 +82,7 @@ impl Sources {
         self.is_due || self.unclaimed.is_due(self.discovered_at, now)
     }
 
-    /// Surveys the node. After a failure the next turn does it again. `uplink` is the link's last known index.
+    /// Surveys the node. After a failure the next turn does it again. `uplinks` has the links' last known indices.
     ///
     /// # Errors
     /// The kernel does not tell the node's links.
@@ -90,13 +90,13 @@ impl Sources {
         &mut self,
         netlink: &mut Netlink,
         config: &Config,
-        uplink: Option<u32>,
+        uplinks: &BTreeMap<String, u32>,
         now: Instant,
     ) -> Result<Discovered, NetlinkError> {
         self.is_due = true;
         self.cluster.take_note();
         let mut unclaimed = std::mem::take(&mut self.unclaimed);
-        let found = self.survey(netlink, config, uplink, &mut unclaimed, now);
+        let found = self.survey(netlink, config, uplinks, &mut unclaimed, now);
         self.unclaimed = unclaimed;
         let mut found = found?;
         self.discovered_at = now;
@@ -118,19 +118,19 @@ impl Sources {
         &mut self,
         netlink: &mut Netlink,
         config: &Config,
-        uplink: Option<u32>,
+        uplinks: &BTreeMap<String, u32>,
         now: Instant,
     ) -> Result<Discovered, NetlinkError> {
         // The namespaces that wait for an owner go on waiting.
         let mut unclaimed = self.unclaimed.clone();
-        self.survey(netlink, config, uplink, &mut unclaimed, now)
+        self.survey(netlink, config, uplinks, &mut unclaimed, now)
     }
 
     fn survey(
         &mut self,
         netlink: &mut Netlink,
         config: &Config,
-        uplink: Option<u32>,
+        uplinks: &BTreeMap<String, u32>,
         unclaimed: &mut Unclaimed,
         now: Instant,
     ) -> Result<Discovered, NetlinkError> {
@@ -138,7 +138,7 @@ impl Sources {
         let is_complete = told.is_complete && self.cluster.is_complete();
         let attached = self.cluster.attached(&self.cni, config);
         let reports = Reports { attached: &attached, told: &told, unclaimed, now };
-        let discovery = discover::discover(netlink, config, reports, uplink)?;
+        let discovery = discover::discover(netlink, config, reports, uplinks)?;
         Ok(Discovered { discovery, is_complete })
     }
 

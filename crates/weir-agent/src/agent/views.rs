@@ -52,18 +52,22 @@ impl Agent {
         };
         let is_active = |f: &&Followed| f.estimator.demand().is_active();
         let mut warnings = self.sources.warnings().to_vec();
-        warnings.extend(self.datapath.scheduler_fault().iter().map(|e| format!("the scheduler: {e}")));
+        warnings.extend(self.scheduler_fault().iter().map(|e| format!("the scheduler: {e}")));
         warnings.extend(
-            self.datapath.uplink_failure.iter().map(|e| format!("the host's own traffic is not shared: {e}")),
+            self.link
+                .scheduler
+                .uplink_failure
+                .iter()
+                .map(|e| format!("the host's own traffic is not shared: {e}")),
         );
-        if self.datapath.engine.kind() == weir_datapath::engine::EngineKind::CreditExperiment {
+        if self.link.scheduler.engine.kind() == weir_datapath::engine::EngineKind::CreditExperiment {
             warnings.push(
                 "engine credit-experiment drops instead of queueing: TCP loses a third of a LAN's link and \
                  more; it is there to be measured"
                     .to_owned(),
             );
         }
-        if self.datapath.engine.kind() == weir_datapath::engine::EngineKind::PaperCredit {
+        if self.link.scheduler.engine.kind() == weir_datapath::engine::EngineKind::PaperCredit {
             warnings.push(
                 "form = \"paper\" loses the credit that the last classes leave; it is there to be measured"
                     .to_owned(),
@@ -84,7 +88,7 @@ impl Agent {
         warnings.extend(self.images.runtime().warning());
         warnings.extend(self.api.port.failure());
         warnings.extend(self.excess());
-        warnings.extend(self.autorate.as_ref().and_then(autorate::Autorate::failure));
+        warnings.extend(self.link.autorate.as_ref().and_then(autorate::Autorate::failure));
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -93,25 +97,28 @@ impl Agent {
             capacity: self.in_force(),
             configured_capacity: self.capacities.replaced().0,
             follows: self.follows(),
-            rate: BitRate(self.allocations.all().map(|f| f.estimator.rate().0).sum()),
+            rate: BitRate(self.link.allocations.all().map(|f| f.estimator.rate().0).sum()),
             framing: link.line().map(|line| line.to_string()),
             download: self.download_status(),
             reserved: reservation.reserved,
             reservable: reservation.reservable,
-            engine: self.datapath.engine.kind().name().to_owned(),
+            engine: self.link.scheduler.engine.kind().name().to_owned(),
             allocator: link.allocator.to_string(),
             attach: self.datapath.attachments.how().name().to_owned(),
             pacing: self.datapath.pacing.is_some(),
             classes: present().count(),
-            active: self.allocations.all().filter(is_active).count(),
-            class_changes: self.datapath.engine.writes() + self.download.as_ref().map_or(0, Download::writes),
+            active: self.link.allocations.all().filter(is_active).count(),
+            class_changes: self.link.scheduler.engine.writes()
+                + self.link.download.as_ref().map_or(0, Download::writes),
             repairs: self.datapath.repairs
+                + self.link.scheduler.repairs
                 + self.congestion.repairs()
-                + self.download.as_ref().map_or(0, |d| d.repairs),
+                + self.link.download.as_ref().map_or(0, |d| d.repairs),
             max_tick_delay_us: u64::try_from(self.max_tick_delay.as_micros()).unwrap_or(u64::MAX),
-            late: self.datapath.lateness.map(|late| late.times),
+            late: self.link.scheduler.lateness.map(|late| late.times),
             late_us: self
-                .datapath
+                .link
+                .scheduler
                 .lateness
                 .map(|late| u64::try_from(late.lost.as_micros()).unwrap_or(u64::MAX)),
             config: self.config_file.path.display().to_string(),
@@ -130,7 +137,7 @@ impl Agent {
 
     pub(super) fn class(&self, key: &ClassKey) -> Class {
         let entry = &self.classes.entries()[key];
-        let figures = Figures::of(&self.classes, &self.allocations, entry);
+        let figures = Figures::of(&self.classes, &self.link.allocations, entry);
         let local = match entry.minor {
             Some(minor) if !entry.class.ports.is_empty() => {
                 self.datapath.attachments.local_bytes(super::datapath::handle(minor)).unwrap_or(0)
@@ -209,13 +216,16 @@ impl Agent {
         let active = |key: &ClassKey| self.class(key).activity == weir_api::Activity::Active;
         let (whole, of) = match &entry.class.group {
             Some(group) => {
-                let whole =
-                    self.allocations.get(&ClassKey::group(group)).map_or(BitRate::ZERO, |f| f.allocation);
+                let whole = self
+                    .link
+                    .allocations
+                    .get(&ClassKey::group(group))
+                    .map_or(BitRate::ZERO, |f| f.allocation);
                 (whole, format!("group {group}'s {whole}"))
             }
             None => (capacity, format!("the link's {capacity}")),
         };
-        if let (Some(followed), true) = (self.allocations.get(key), entry.minor.is_some()) {
+        if let (Some(followed), true) = (self.link.allocations.get(key), entry.minor.is_some()) {
             let weights: u64 = siblings
                 .iter()
                 .filter(|(k, _)| active(k) || *k == key)
@@ -272,7 +282,7 @@ impl Agent {
             .iter()
             .filter(|(k, _)| active(k))
             .filter_map(|(k, e)| {
-                self.allocations.get(k).map(|f| Sharer {
+                self.link.allocations.get(k).map(|f| Sharer {
                     name: e.class.name.clone(),
                     weight: e.effective.policy.weight(),
                     allocation: f.allocation,
@@ -322,14 +332,14 @@ impl Agent {
         ));
         checks.push(check(
             "scheduler",
-            self.datapath.scheduler_fault().cloned(),
-            format!("{} on {}", status.engine, self.datapath.device),
+            self.scheduler_fault().cloned(),
+            format!("{} on {}", status.engine, self.link.scheduler.device),
             Verdict::Fail,
             None,
         ));
         checks.push(check(
             "host traffic",
-            self.datapath.uplink_failure.clone(),
+            self.link.scheduler.uplink_failure.clone(),
             format!("shared at {}'s egress", status.link),
             Verdict::Warn,
             None,
@@ -447,7 +457,7 @@ impl Agent {
     fn exceeding(&self) -> Vec<String> {
         let over = |key: &ClassKey, entry: &ClassEntry| {
             let max = entry.effective.policy.max()?;
-            let rate = self.allocations.get(key)?.estimator.rate();
+            let rate = self.link.allocations.get(key)?.estimator.rate();
             (rate.0 > max.scale(115, 100).0 + BitRate::kbit(500).0)
                 .then(|| format!("{} sends {rate}, its maximum is {max}", entry.class.name))
         };

@@ -102,7 +102,7 @@ impl Link {
     pub(crate) fn fits(&self, engine: EngineKind) -> bool {
         (self.line().is_none() || engine.frames().is_ok())
             && (self.follows.is_none() || LinkSignals::goes_with(engine).is_ok())
-            && (self.spare.is_empty() || engine.moves().is_ok())
+            && (self.spare.is_empty() || engine.shares_several().is_ok())
             && self.spare.iter().all(|link| link.fits(engine))
     }
 

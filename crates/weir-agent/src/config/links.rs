@@ -1,4 +1,4 @@
-//! `[link]`, or `[[link]]` tables of which one is shared at a time.
+//! `[link]`, or several `[[link]]` tables.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -10,7 +10,7 @@ use super::{
     fault::{Fault, fault},
 };
 
-/// Reads one table or several. The first one is shared until the default route names another one.
+/// Reads one table or several. The first one is the main link until the default route names another one.
 pub(super) fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Link, D::Error> {
     struct Reader;
     impl<'de> de::Visitor<'de> for Reader {
@@ -67,7 +67,7 @@ impl Link {
 }
 
 impl Config {
-    /// The same configuration with the link of this device as the shared one. `None` if the file has no such
+    /// The same configuration with the link of this device as the main one. `None` if the file has no such
     /// link.
     pub(crate) fn sharing(&self, device: &str) -> Option<Config> {
         let mut links: Vec<Link> = self.link.all().cloned().collect();
@@ -78,8 +78,16 @@ impl Config {
     }
 }
 
-/// Checks that one agent can move from each link to each other one.
+/// Checks that one agent can share all links at a time.
 pub(super) fn check(first: &Link) -> Result<(), Fault> {
+    let (count, most) = (first.all().count(), engine::MAX_LINKS);
+    if count > most as usize {
+        let detail = format!(
+            "the file has {count} links, and at most {most} are shared at a time: leave out {}",
+            count - most as usize
+        );
+        return Err(fault("[[link]]", detail));
+    }
     let mut devices = BTreeSet::new();
     for link in first.all() {
         if !devices.insert(&link.device) {
@@ -106,7 +114,7 @@ pub(super) fn check(first: &Link) -> Result<(), Fault> {
     }
     match first.choice() {
         Some(engine::Choice::Only(kind)) if first.is_one_of_several() => {
-            kind.moves().map_err(|e| fault("[[link]] engine", e))
+            kind.shares_several().map_err(|e| fault("[[link]] engine", e))
         }
         _ => Ok(()),
     }

@@ -22,6 +22,10 @@
  * may be foreign, or a tunnel may carry it. skb->tc_index survives a bridge, a route, and the
  * encapsulation of vxlan, geneve, gre, ipip and sit. There weir_uplink charges the class once.
  *
+ * Where several links are shared (route.h), each has a scheduler on an ifb of its own. The port asks
+ * the kernel's routes for the link. A packet that leaves by another one all the same, for example by a
+ * mark of netfilter, is charged there again by its class, and counted.
+ *
  * Both are fail-open: whatever is not understood goes its way.
  */
 #include <linux/bpf.h>
@@ -46,9 +50,10 @@
 #define MATCH (-1)
 #define DROP 2        /* TCX_DROP and TC_ACT_SHOT */
 
+/* By the number of the link. What is not of one link is the same in all. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, WEIR_LINKS);
 	__type(key, __u32);
 	__type(value, struct weir_config);
 } weir_config SEC(".maps");
@@ -101,6 +106,8 @@ struct {
 	__type(value, __u32);
 } weir_user SEC(".maps");
 
+#include "route.h"
+
 /* Reads what is needed of a packet, and tells the scheduler what it needs. */
 static __always_inline void parse(struct __sk_buff *skb, struct packet *p)
 {
@@ -110,9 +117,7 @@ static __always_inline void parse(struct __sk_buff *skb, struct packet *p)
 
 static __always_inline const struct weir_config *config(void)
 {
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&weir_config, &zero);
+	return config_of(0);
 }
 
 static __always_inline void count_local(struct __sk_buff *skb, __u32 handle)
@@ -205,33 +210,56 @@ static __always_inline __u32 by_rules(struct __sk_buff *skb, const struct weir_c
 	return select_class(skb, p->start, p->offset, p->is_v6, (set - 1) & 1, handle);
 }
 
-/* The class of a packet from a container; 0 if weir does not schedule it. */
-static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir_config *cfg)
+/* Names a class in a packet that passes unscheduled and may leave by an uplink all the same. */
+static __always_inline void name_class(struct __sk_buff *skb, const struct weir_config *cfg, __u32 class)
 {
-	__u32 port = skb->ifindex, own, class;
+	/* A minor with the highest bit looks like a mark. */
+	skb->tc_index = cfg->pacing & WEIR_NAMED && class & MARK_NAMES ? 0 : class & 0xffff;
+}
+
+/* The class of a packet from a container; 0 if weir does not schedule it. *of_link: its link. */
+static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir_config *cfg,
+					const struct weir_config **of_link)
+{
+	__u32 port = skb->ifindex, own, class, number;
+	int is_local, is_usual = 1;
 	struct packet p;
 	__u32 *handle;
-	int is_local;
 
-	if (!is_on(cfg))
+	if (!cfg)
+		return 0;
+	*of_link = cfg;
+	if (!(cfg->pacing & WEIR_SEVERAL) && !is_on(cfg))
 		return 0;
 	handle = bpf_map_lookup_elem(&weir_ports, &port);
 	if (!handle)
 		return 0;
 	parse(skb, &p);
-	skb->cb[WEIR_CB_EXCESS] = EXCESS_NONE + (*handle & WEIR_PORT_BARE ? 0 : LINK_HEADER) - link_header(cfg);
 	own = *handle & ~WEIR_PORT_BARE;
 	is_local = !cfg->charge_local && p.is_ip && bpf_map_lookup_elem(&weir_local, &p.to);
+	if (!is_local && cfg->pacing & WEIR_SEVERAL) {
+		number = link_of(skb, cfg, &p);
+		is_usual = number == cfg->usual_link;
+		cfg = config_of(number);
+		if (!cfg)
+			return 0;
+		*of_link = cfg;
+	}
+	skb->cb[WEIR_CB_EXCESS] = EXCESS_NONE + (*handle & WEIR_PORT_BARE ? 0 : LINK_HEADER) - link_header(cfg);
 	if (!is_local && p.is_control && takes_control(skb, port))
-		return cfg->control_handle;
+		return is_on(cfg) ? cfg->control_handle : 0;
 	class = by_rules(skb, cfg, &p, own);
 	if (is_local) {
 		count_local(skb, own);
-		/* A minor with the highest bit looks like a mark. */
-		skb->tc_index = cfg->pacing & WEIR_NAMED && class & MARK_NAMES ? 0 : class & 0xffff;
+		name_class(skb, cfg, class);
 		return 0;
 	}
-	if (cfg->pacing & WEIR_PACED)
+	if (!is_on(cfg)) {
+		name_class(skb, cfg, class);
+		return 0;
+	}
+	/* A socket is paced at its class's rate on the usual link. */
+	if (cfg->pacing & WEIR_PACED && is_usual)
 		note_flow(skb, class, link_header(cfg));
 	return class;
 }
@@ -239,36 +267,42 @@ static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir
 SEC("tc")
 int weir_port(struct __sk_buff *skb)
 {
-	const struct weir_config *cfg = config();
+	const struct weir_config *cfg = config(), *of_link = cfg;
 	__u32 handle;
 
 	/* Packets that come back from user space come back here. */
 	if (cfg && cfg->pacing & WEIR_USER && skb->tc_index == cfg->cookie)
 		return NEXT;
-	handle = port_class(skb, cfg);
-	if (!handle || !cfg)
+	handle = port_class(skb, cfg, &of_link);
+	if (!handle || !of_link)
 		return NEXT;
-	if (cfg->pacing & WEIR_IN_PLACE)
-		return in_place(skb, cfg, handle);
-	if (cfg->pacing & WEIR_USER)
+	if (of_link->pacing & WEIR_IN_PLACE)
+		return in_place(skb, of_link, handle);
+	if (of_link->pacing & WEIR_USER)
 		return hand_over(skb, handle, 0);
-	classify(skb, cfg, handle);
-	return bpf_redirect(cfg->ifb_index, 0);
+	classify(skb, of_link, handle);
+	return bpf_redirect(of_link->ifb_index, 0);
 }
 
 /*
  * The same for clsact, with act_mirred behind it: where there is no TCX, an ifb may drop what
  * bpf_redirect sends (seen on 6.1; 6.12 is fine), because nothing says that it was redirected.
+ * The action has one target, the usual link's scheduler. What leaves by another link is charged at that
+ * link's egress.
  */
 SEC("tc")
 int weir_port_match(struct __sk_buff *skb)
 {
-	const struct weir_config *cfg = config();
-	__u32 handle = port_class(skb, cfg);
+	const struct weir_config *cfg = config(), *of_link = cfg;
+	__u32 handle = port_class(skb, cfg, &of_link);
 
-	if (!handle || !cfg)
+	if (!handle || !cfg || !of_link)
 		return NO_MATCH;
-	classify(skb, cfg, handle);
+	if (cfg->pacing & WEIR_SEVERAL && of_link != config_of(cfg->usual_link)) {
+		name_class(skb, cfg, handle);
+		return NO_MATCH;
+	}
+	classify(skb, of_link, handle);
 	return MATCH;
 }
 
@@ -306,13 +340,34 @@ static __always_inline __u32 named_class(struct __sk_buff *skb, const struct wei
 	return skb->tc_index && bpf_map_lookup_elem(&weir_counters, &handle) ? handle : 0;
 }
 
+/* The class of a packet that has passed the scheduler of another link; 0: it has not. It is counted. */
+static __always_inline __u32 marked_elsewhere(struct __sk_buff *skb, const struct weir_config *cfg)
+{
+	__u32 minor = minor_of_any(cfg->cookie, skb->tc_index);
+	__u32 handle = (cfg->default_handle & 0xffff0000) | minor;
+	struct weir_counters *c;
+
+	if (!minor)
+		return 0;
+	c = bpf_map_lookup_elem(&weir_counters, &handle);
+	if (c)
+		c->moved_packets += skb->gso_segs ? skb->gso_segs : 1;
+	return c || handle == cfg->control_handle ? handle : 0;
+}
+
 SEC("tc")
 int weir_uplink(struct __sk_buff *skb)
 {
 	const struct weir_config *cfg = config();
+	__u32 handle, from, number;
+	int is_usual = 1;
 	struct packet p;
-	__u32 handle, from;
 
+	if (cfg && cfg->pacing & WEIR_SEVERAL) {
+		number = link_at(skb->ifindex, cfg);
+		is_usual = number == cfg->usual_link;
+		cfg = config_of(number);
+	}
 	if (!is_on(cfg))
 		return NO_MATCH;
 	if (is_marked(skb, cfg))
@@ -321,6 +376,8 @@ int weir_uplink(struct __sk_buff *skb)
 	skb->cb[WEIR_CB_EXCESS] = EXCESS_NONE;
 	from = skb->ingress_ifindex;
 	handle = named_class(skb, cfg);
+	if (!handle && cfg->pacing & WEIR_SEVERAL)
+		handle = marked_elsewhere(skb, cfg);
 	if (handle) {
 		/* Its port has applied the rules to what a tunnel may hide by now. */
 	} else if (p.is_control && (!from || takes_control(skb, from))) {
@@ -329,7 +386,7 @@ int weir_uplink(struct __sk_buff *skb)
 		handle = by_rules(skb, cfg, &p, cfg->default_handle);
 	} else {
 		handle = by_rules(skb, cfg, &p, host_class(skb, cfg));
-		if (cfg->pacing & WEIR_PACED)
+		if (cfg->pacing & WEIR_PACED && is_usual)
 			note_flow(skb, handle, link_header(cfg));
 	}
 	if (cfg->pacing & WEIR_IN_PLACE)

@@ -35,7 +35,7 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/classify.skel.rs"));
 }
 
-/// `struct weir_config` of intf.h. Handles are tc's.
+/// `struct weir_config` of intf.h, one a link. Handles are tc's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct ClassifierConfig {
@@ -51,16 +51,19 @@ pub struct ClassifierConfig {
     pub charge_local: u32,
     /// Bit n: classes exist at depth n of the cgroup tree (1 to 8).
     pub cgroup_levels: u32,
-    /// 16 bits that mark, in `skb->tc_index`, what has passed the scheduler.
+    /// 16 bits that mark, in `skb->tc_index`, what has passed the link's scheduler ([`cookie_of`](ClassifierConfig::cookie_of)).
     pub cookie: u32,
     /// Of [`PACED`](ClassifierConfig::PACED), [`IN_PLACE`](ClassifierConfig::IN_PLACE),
     /// [`USER`](ClassifierConfig::USER), [`BARE`](ClassifierConfig::BARE),
-    /// [`WEIGHED`](ClassifierConfig::WEIGHED) and [`NAMED`](ClassifierConfig::NAMED).
+    /// [`WEIGHED`](ClassifierConfig::WEIGHED), [`NAMED`](ClassifierConfig::NAMED) and
+    /// [`SEVERAL`](ClassifierConfig::SEVERAL).
     pub pacing: u32,
     /// 1 or 2: the set of rules in force ([`Classifier::load_rules`]); 0: none.
     pub rules: u32,
+    /// The number of the link of packets that no route sends by another one.
+    pub usual_link: u32,
 }
-const _: () = assert!(size_of::<ClassifierConfig>() == 36, "intf.h states this size");
+const _: () = assert!(size_of::<ClassifierConfig>() == 40, "intf.h states this size");
 
 impl ClassifierConfig {
     /// Sockets are told apart by class, for [`Pacer`](crate::Pacer).
@@ -75,10 +78,21 @@ impl ClassifierConfig {
     pub const WEIGHED: u32 = 16;
     /// Marks of packets that have passed the scheduler name their class, for [`Download`](crate::Download).
     pub const NAMED: u32 = 32;
+    /// Several links are shared: a port's packets go by the link that their route takes ([`Way`]). Marks name
+    /// their class then.
+    pub const SEVERAL: u32 = 64;
+    /// The most links that are shared.
+    pub const LINKS: u32 = 4;
     /// Beside a port's handle: its packets have no Ethernet header.
     pub const BARE_PORT: u32 = 1 << 31;
 
-    pub(crate) fn bytes(&self) -> [u8; 36] {
+    /// The mark of a link's packets, by the link's number and the agent's own cookie.
+    #[must_use]
+    pub fn cookie_of(cookie: u32, link: u32) -> u32 {
+        cookie ^ link << 12
+    }
+
+    pub(crate) fn bytes(&self) -> [u8; 40] {
         let words = [
             self.ifb_index,
             self.control_handle,
@@ -89,11 +103,34 @@ impl ClassifierConfig {
             self.cookie,
             self.pacing,
             self.rules,
+            self.usual_link,
         ];
-        let mut bytes = [0; 36];
+        let mut bytes = [0; 40];
         for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
             chunk.copy_from_slice(&word.to_ne_bytes());
         }
+        bytes
+    }
+}
+
+/// `struct weir_way` of intf.h: how packets that enter at a port go on, where several links are shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// The kernel's routes decide. The interface of this index routes them: the port, or its bridge.
+    Routed(u32),
+    /// They leave by the link of this number, which is a port of the same bridge.
+    Bridged(u32),
+}
+
+impl Way {
+    pub(crate) fn bytes(self) -> [u8; 8] {
+        let (from, link) = match self {
+            Way::Routed(from) => (from, 0),
+            Way::Bridged(link) => (0, link + 1),
+        };
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&from.to_ne_bytes());
+        bytes[4..].copy_from_slice(&link.to_ne_bytes());
         bytes
     }
 }
@@ -187,16 +224,40 @@ impl Classifier {
         self.skeleton.progs.weir_uplink.as_fd().as_raw_fd()
     }
 
-    /// Tells the programs where everything is.
+    /// Tells the programs where everything of a link is, by the link's number.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn configure(&self, config: &ClassifierConfig) -> Result<(), Error> {
+    pub fn configure(&self, link: u32, config: &ClassifierConfig) -> Result<(), Error> {
         self.skeleton
             .maps
             .weir_config
-            .update(&0u32.to_ne_bytes(), &config.bytes(), MapFlags::ANY)
+            .update(&link.to_ne_bytes(), &config.bytes(), MapFlags::ANY)
             .map_err(|source| Error { what: "configure the classifier", source })
+    }
+
+    /// Makes the devices that lead out by a link the given ones, by their indices, with the link's number.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn set_links(&self, links: &BTreeMap<u32, u32>) -> Result<(), Error> {
+        let keyed = links.iter().map(|(index, number)| (index.to_ne_bytes(), number.to_ne_bytes()));
+        restore(&self.skeleton.maps.weir_links, keyed, |_| true)
+            .map(drop)
+            .map_err(|source| Error { what: "map the links' devices", source })
+    }
+
+    /// Says how packets of a port go on, or forgets it.
+    ///
+    /// # Errors
+    /// [`Error`]: the map holds 65,536 interfaces.
+    pub fn set_way(&self, port: u32, way: Option<Way>) -> Result<(), Error> {
+        let (map, key) = (&self.skeleton.maps.weir_ways, port.to_ne_bytes());
+        let result = match way {
+            Some(way) => map.update(&key, &way.bytes(), MapFlags::ANY),
+            None => ignore(map.delete(&key), &[libbpf_rs::ErrorKind::NotFound]),
+        };
+        result.map_err(|source| Error { what: "map an interface to its way out", source })
     }
 
     /// Gives an interface's packets to a class, or to none. The handle may have
@@ -297,13 +358,25 @@ impl Classifier {
     /// # Errors
     /// [`Error`].
     pub fn local_bytes(&self, handle: u32) -> Result<u64, Error> {
+        self.counted(handle, 0)
+    }
+
+    /// Packets of a class that left by another link than their route said, over all processors.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn moved_packets(&self, handle: u32) -> Result<u64, Error> {
+        self.counted(handle, weights::MOVED)
+    }
+
+    fn counted(&self, handle: u32, at: usize) -> Result<u64, Error> {
         let values = self
             .skeleton
             .maps
             .weir_counters
             .lookup_percpu(&handle.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|source| Error { what: "read a class's local traffic", source })?;
-        Ok(values.iter().flatten().map(|value| u64_at(value, 0)).sum())
+            .map_err(|source| Error { what: "read a class's counters", source })?;
+        Ok(values.iter().flatten().map(|value| u64_at(value, at)).sum())
     }
 }
 

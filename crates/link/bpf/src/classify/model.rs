@@ -274,7 +274,7 @@ impl Model {
         let is_in_place = config.pacing & ClassifierConfig::IN_PLACE != 0;
         let names = config.pacing & ClassifierConfig::NAMED != 0;
         let named = u32::from(tc_index & 0x7fff) ^ config.cookie & 0x7fff;
-        let is_named = names && tc_index & 0x8000 != 0 && named != 0 && self.knows(named);
+        let is_named = names && tc_index & 0x8000 != 0 && (1..0x1000).contains(&named) && self.knows(named);
         let is_back = u32::from(tc_index) == config.cookie || is_named;
         if config.ifb_index == 0 && !is_in_place {
             return untouched;

@@ -7,7 +7,7 @@ use libbpf_rs::{Error as BpfError, ErrorKind, MapCore, MapFlags};
 
 use super::rules::{self, RuleSet};
 use crate::{
-    Classifier, ClassifierConfig, Error, LocalPrefix, Pacer,
+    Classifier, ClassifierConfig, Error, LocalPrefix, Pacer, Way,
     common::entries::{entries, ignore},
     pacing,
 };
@@ -15,8 +15,12 @@ use crate::{
 /// All that decides about a packet's class, as the agent wants it.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
-    /// Where everything is; it names the set of rules in force.
-    pub config: &'a ClassifierConfig,
+    /// Where everything of each link is, by the links' numbers. The first names the set of rules in force.
+    pub configs: &'a [ClassifierConfig],
+    /// Indices of devices and the numbers of the links by which they lead out.
+    pub links: &'a BTreeMap<u32, u32>,
+    /// Interface indices and how their packets go on, where several links are shared.
+    pub ways: &'a BTreeMap<u32, Way>,
     /// Interface indices and the handles of their classes.
     pub ports: &'a BTreeMap<u32, u32>,
     /// Ids of cgroups and the handles of their classes.
@@ -108,8 +112,16 @@ impl Classifier {
     pub fn restore(&self, wanted: &Wanted<'_>) -> Restored {
         let maps = &self.skeleton.maps;
         let mut restored = Restored::default();
-        let config = restore_row(&maps.weir_config, 0, &wanted.config.bytes());
+        let config = (0..).zip(wanted.configs).try_fold(0, |sum, (link, config)| {
+            restore_row(&maps.weir_config, link, &config.bytes()).map(|count| sum + count)
+        });
         restored.note("weir_config", "restore the classifier's configuration", config);
+        let keyed = wanted.links.iter().map(|(index, number)| (index.to_ne_bytes(), number.to_ne_bytes()));
+        let links = restore(&maps.weir_links, keyed, |_| true);
+        restored.note("weir_links", "restore which devices lead out by each link", links);
+        let keyed = wanted.ways.iter().map(|(index, way)| (index.to_ne_bytes(), way.bytes()));
+        let ways = restore(&maps.weir_ways, keyed, |_| true);
+        restored.note("weir_ways", "restore how each interface's packets go on", ways);
         let keyed = wanted.ports.iter().map(|(index, handle)| (index.to_ne_bytes(), handle.to_ne_bytes()));
         let ports = restore(&maps.weir_ports, keyed, |_| true);
         restored.note("weir_ports", "restore which class each interface belongs to", ports);
@@ -119,8 +131,9 @@ impl Classifier {
         let keyed = wanted.local.iter().map(|prefix| (prefix.key(), 1u32.to_ne_bytes()));
         let local = restore(&maps.weir_local, keyed, |_| true);
         restored.note("weir_local", "restore which destinations are on this node", local);
-        if wanted.config.rules != 0 {
-            let set = (wanted.config.rules - 1) & 1;
+        let rules = wanted.configs.first().map_or(0, |config| config.rules);
+        if rules != 0 {
+            let set = (rules - 1) & 1;
             let masks = restore_row(&maps.weir_masks, set, &wanted.rules.masks_value());
             restored.note("weir_masks", "restore the kinds of selectors' rules", masks);
             // The set that is not in force is left over.
@@ -222,8 +235,15 @@ mod tests {
             ..crate::SelectorRule::default()
         };
         let rules = RuleSet::new(&[rule(80), rule(443)]).unwrap();
-        let wanted =
-            Wanted { config: &config, ports: &ports, cgroups: &cgroups, local: &local, rules: &rules };
+        let wanted = Wanted {
+            configs: &[config],
+            links: &BTreeMap::new(),
+            ways: &BTreeMap::new(),
+            ports: &ports,
+            cgroups: &cgroups,
+            local: &local,
+            rules: &rules,
+        };
         // An empty classifier is one to which all was done: TCP and UDP make two rules of each.
         let restored = classifier.restore(&wanted);
         assert!(restored.failure.is_none(), "{restored:?}");
@@ -237,7 +257,7 @@ mod tests {
         ];
         assert_eq!(restored.maps, all);
         // The agent's own writes are wanted.
-        classifier.configure(&config).unwrap();
+        classifier.configure(0, &config).unwrap();
         classifier.load_rules(2, &rules).unwrap();
         local.iter().for_each(|prefix| classifier.set_local(*prefix, true).unwrap());
         assert_eq!(classifier.restore(&wanted).maps, []);
@@ -246,7 +266,7 @@ mod tests {
         assert_eq!(classifier.restore(&wanted).maps, []);
 
         let maps = &classifier.skeleton.maps;
-        classifier.configure(&ClassifierConfig::default()).unwrap();
+        classifier.configure(0, &ClassifierConfig::default()).unwrap();
         classifier.set_port(1, None).unwrap();
         classifier.set_port(2, Some(0x1_0003)).unwrap();
         classifier.set_port(4096, Some(0x1_0003)).unwrap();
@@ -278,8 +298,15 @@ mod tests {
         let config = ClassifierConfig::default();
         let (ports, cgroups) = (BTreeMap::new(), BTreeMap::new());
         let (local, rules) = (BTreeSet::new(), RuleSet::default());
-        let wanted =
-            Wanted { config: &config, ports: &ports, cgroups: &cgroups, local: &local, rules: &rules };
+        let wanted = Wanted {
+            configs: &[config],
+            links: &BTreeMap::new(),
+            ways: &BTreeMap::new(),
+            ports: &ports,
+            cgroups: &cgroups,
+            local: &local,
+            rules: &rules,
+        };
         let [path, other] = [(), ()].map(|()| crate::UserPath::load().expect("this kernel takes them"));
         assert_eq!(classifier.restore(&wanted).maps, [], "no engine user, no way");
         let program = |path: &crate::UserPath| path.enter_program().try_clone_to_owned().unwrap();
@@ -317,8 +344,15 @@ mod tests {
         let config = ClassifierConfig { ifb_index: 7, ..ClassifierConfig::default() };
         let (ports, cgroups) = (BTreeMap::from([(1, 0x1_0010)]), BTreeMap::from([(77, 0x1_0011)]));
         let (local, rules) = (BTreeSet::new(), RuleSet::default());
-        let wanted =
-            Wanted { config: &config, ports: &ports, cgroups: &cgroups, local: &local, rules: &rules };
+        let wanted = Wanted {
+            configs: &[config],
+            links: &BTreeMap::new(),
+            ways: &BTreeMap::new(),
+            ports: &ports,
+            cgroups: &cgroups,
+            local: &local,
+            rules: &rules,
+        };
         let frozen = libbpf_rs::MapHandle::try_from(&classifier.skeleton.maps.weir_ports).unwrap();
         frozen.freeze().unwrap();
         let restored = classifier.restore(&wanted);
@@ -334,8 +368,15 @@ mod tests {
         let config = ClassifierConfig::default();
         let (ports, cgroups) = (BTreeMap::from([(70_000, 1)]), BTreeMap::new());
         let (local, rules) = (BTreeSet::new(), RuleSet::default());
-        let wanted =
-            Wanted { config: &config, ports: &ports, cgroups: &cgroups, local: &local, rules: &rules };
+        let wanted = Wanted {
+            configs: &[config],
+            links: &BTreeMap::new(),
+            ways: &BTreeMap::new(),
+            ports: &ports,
+            cgroups: &cgroups,
+            local: &local,
+            rules: &rules,
+        };
         (0..65_536).for_each(|index| classifier.set_port(index, Some(1)).unwrap());
         classifier.set_port(70_000, Some(1)).expect_err("there is no room");
         let restored = classifier.restore(&wanted);

@@ -38,6 +38,7 @@ const CONFIG: ClassifierConfig = ClassifierConfig {
     cookie: 0xbeef,
     pacing: 0,
     rules: 0,
+    usual_link: 0,
 };
 /// Frames before the node is another one.
 const A_NODE: u64 = 200;
@@ -109,7 +110,7 @@ impl Kernel {
     /// The node as the model knows it.
     fn configure(&self, model: &Model) {
         let classifier = &self.classifier;
-        classifier.configure(&model.config).unwrap();
+        classifier.configure(0, &model.config).unwrap();
         classifier.set_port(PORT, model.port).unwrap();
         let maps = &classifier.skeleton.maps;
         for map in [&maps.weir_local, &maps.weir_datagrams, &maps.weir_counters] {

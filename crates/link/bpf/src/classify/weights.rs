@@ -5,7 +5,9 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use crate::{Error, common::entries::u64_at};
 
 /// Size of `struct weir_counters` of intf.h.
-pub(super) const COUNTERS: usize = 32;
+pub(super) const COUNTERS: usize = 40;
+/// Where `moved_packets` is in it.
+pub(super) const MOVED: usize = 32;
 
 /// The counters of scheduled packets.
 pub struct Weights {

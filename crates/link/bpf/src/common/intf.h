@@ -10,6 +10,10 @@
 #define WEIR_BARE 8     /* the uplink's packets have no Ethernet header */
 #define WEIR_WEIGHED 16 /* the scheduler cannot charge by link.h: count what it charges too much */
 #define WEIR_NAMED 32   /* marks in skb->tc_index name the class, for the download (mark.h) */
+#define WEIR_SEVERAL 64 /* several links are shared, and marks name the class */
+
+/* The most links that are shared. A link's number is its place in the configuration. */
+#define WEIR_LINKS 4
 
 /* In a value of weir_ports, beside the handle: the interface's packets have no Ethernet header. */
 #define WEIR_PORT_BARE 0x80000000u
@@ -18,18 +22,25 @@
 #define WEIR_CB_HANDLE 0
 #define WEIR_CB_EGRESS 1
 
-struct weir_config { /* written by user space, only read in the kernel */
-	__u32 ifb_index;
+struct weir_config { /* one a link; written by user space, only read in the kernel */
+	__u32 ifb_index;      /* of the link's scheduler; 0: the link is not shared */
 	__u32 control_handle;
 	__u32 host_handle;
 	__u32 default_handle;
 	__u32 charge_local;   /* 1: node-local traffic is charged to the link too */
 	__u32 cgroup_levels;  /* bit n: classes exist at depth n of the cgroup tree */
-	__u32 cookie;         /* 16 bits: marks in skb->tc_index what has passed the scheduler */
-	__u32 pacing;         /* WEIR_PACED to WEIR_NAMED */
+	__u32 cookie;         /* 16 bits: marks in skb->tc_index what has passed the link's scheduler (mark.h) */
+	__u32 pacing;         /* WEIR_PACED to WEIR_SEVERAL */
 	__u32 rules;          /* 1 or 2: which set of rules is in force (select.h); 0: none */
+	__u32 usual_link;     /* number of the link of packets that no route sends by another one */
 };
-_Static_assert(sizeof(struct weir_config) == 36, "user space maps this layout");
+_Static_assert(sizeof(struct weir_config) == 40, "user space maps this layout");
+
+struct weir_way { /* of what enters at a port, where several links are shared */
+	__u32 from; /* index of the interface that routes it: the port, or its bridge */
+	__u32 link; /* 1 + number of the link that is a port of the same bridge; 0: a route decides */
+};
+_Static_assert(sizeof(struct weir_way) == 8, "user space maps this layout");
 
 struct weir_prefix { /* key of the longest-prefix map; IPv4 as ::ffff:a.b.c.d */
 	__u32 prefix_len_bits;
@@ -42,8 +53,9 @@ struct weir_counters { /* one a class and processor */
 	__u64 local_packets;
 	__u64 weighed_bytes;  /* of scheduled packets, as the scheduler sees them (WEIR_WEIGHED) */
 	__u64 excess_bytes;   /* of these, what the uplink does not carry */
+	__u64 moved_packets;  /* that left by another link than their route said, and were charged to both */
 };
-_Static_assert(sizeof(struct weir_counters) == 32, "user space maps this layout");
+_Static_assert(sizeof(struct weir_counters) == 40, "user space maps this layout");
 
 struct weir_pacing { /* written by user space, only read in the kernel */
 	__u64 alive_ns; /* monotonic time at which user space was last heard of */

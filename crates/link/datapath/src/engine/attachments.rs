@@ -6,21 +6,21 @@ use std::{
 };
 
 use nix::errno::Errno;
-use weir_bpf::{Classifier, ClassifierConfig, EarlierPacing, LocalPrefix, RuleSet, SelectorRule, attach};
+use weir_bpf::{
+    Classifier, ClassifierConfig, EarlierPacing, LocalPrefix, RuleSet, SelectorRule, Way, attach,
+};
 use weir_netlink::{
     Netlink, Request,
     tc::{self, Hook, Verdict},
 };
 
-pub(crate) use self::beside::SignalHooks;
-use self::beside::{ANSWERED, DOWN, LEARN, SENT};
-pub(crate) use self::download::{DownloadHooks, earlier as earlier_download};
+pub(crate) use self::beside::{DownloadHooks, SignalHooks, earlier_download};
 pub use self::repair::Repairs;
-use super::{EngineError, EngineKind};
+use super::{EngineError, EngineKind, MAX_LINKS};
 
 mod beside;
-mod download;
 mod repair;
+mod uplinks;
 
 /// Priority of weir's filters: late enough for others to come first.
 const PREF: u16 = 0x7e00;
@@ -65,12 +65,34 @@ pub struct PortClass {
 /// agent that takes over after a crash has to be told.
 pub type Created = BTreeSet<(u32, String)>;
 
+/// The programs' knowledge of one link, and the filters at its uplink.
+#[derive(Debug, Clone, Default)]
+struct OfLink {
+    /// Index of the device of the scheduler; 0: the link is not shared.
+    scheduler: u32,
+    /// [`ClassifierConfig::BARE`], or nothing.
+    bare: u32,
+    /// The device whose egress is caught.
+    uplink: Option<(u32, String)>,
+    /// The programs for what arrives at the uplink, if it is scheduled.
+    download: Option<DownloadHooks>,
+    /// The programs that watch the link's signals, if they are wanted.
+    signals: Option<SignalHooks>,
+}
+
 /// The programs and their attachments.
 pub struct Attachments {
     classifier: Classifier,
     netlink: Netlink,
     how: Attach,
+    /// The values that are the same for all links.
     config: ClassifierConfig,
+    /// By the links' numbers.
+    of_link: [OfLink; MAX_LINKS as usize],
+    /// Devices that lead out by a link other than the usual one, by their indices.
+    leading: BTreeMap<u32, u32>,
+    /// How the ports' packets go on, where several links are shared.
+    ways: BTreeMap<u32, Way>,
     ports: BTreeMap<u32, PortClass>,
     /// Ports without an Ethernet header, from which a program cannot redirect: a filter does.
     headless: BTreeSet<u32>,
@@ -78,11 +100,6 @@ pub struct Attachments {
     local: BTreeSet<LocalPrefix>,
     tracked: BTreeSet<u32>,
     rules: RuleSet,
-    uplink: Option<(u32, String)>,
-    /// The programs for what arrives at the uplink, if it is scheduled.
-    download: Option<DownloadHooks>,
-    /// The programs that watch the link's signals, if they are wanted.
-    signals: Option<SignalHooks>,
     created: Created,
 }
 
@@ -99,23 +116,24 @@ impl Attachments {
         earlier: Option<&EarlierPacing>,
     ) -> Result<Attachments, EngineError> {
         let classifier = Classifier::load_after(earlier)?;
-        classifier.configure(&config)?;
-        Ok(Attachments {
+        let attachments = Attachments {
             classifier,
             netlink: Netlink::open()?,
             how,
             config,
+            of_link: Default::default(),
+            leading: BTreeMap::new(),
+            ways: BTreeMap::new(),
             ports: BTreeMap::new(),
             headless: BTreeSet::new(),
             cgroups: BTreeMap::new(),
             local: BTreeSet::new(),
             tracked: BTreeSet::new(),
             rules: RuleSet::default(),
-            uplink: None,
-            download: None,
-            signals: None,
             created,
-        })
+        };
+        attachments.write_configs()?;
+        Ok(attachments)
     }
 
     /// The programs and their maps.
@@ -123,9 +141,9 @@ impl Attachments {
         &self.classifier
     }
 
-    /// The mark of packets that have passed the scheduler.
-    pub(crate) fn cookie(&self) -> u32 {
-        self.config.cookie
+    /// The mark of packets that have passed the scheduler of this link.
+    pub(crate) fn cookie(&self, link: u32) -> u32 {
+        ClassifierConfig::cookie_of(self.config.cookie, link)
     }
 
     /// How the ports' programs are attached.
@@ -144,20 +162,6 @@ impl Attachments {
     #[must_use]
     pub fn catches(&self, ifindex: u32) -> bool {
         self.ports.contains_key(&ifindex)
-    }
-
-    /// Tells the programs where the scheduler is.
-    ///
-    /// # Errors
-    /// [`EngineError`].
-    pub fn configure(&mut self, change: impl FnOnce(&mut ClassifierConfig)) -> Result<(), EngineError> {
-        let mut config = self.config;
-        change(&mut config);
-        if config != self.config {
-            self.classifier.configure(&config)?;
-            self.config = config;
-        }
-        Ok(())
     }
 
     /// Makes the caught interfaces the given ones. The others' failures do not keep an
@@ -264,6 +268,9 @@ impl Attachments {
     fn release(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
         self.classifier.set_port(index, None)?;
         self.headless.remove(&index);
+        if self.ways.remove(&index).is_some() {
+            self.classifier.set_way(index, None)?;
+        }
         let removed = uncatch_tcx(index, device);
         self.unfilter(index, device, Hook::Ingress)?;
         removed
@@ -320,58 +327,14 @@ impl Attachments {
         Ok(())
     }
 
-    /// Index of the device whose egress is caught.
-    #[must_use]
-    pub fn uplink(&self) -> Option<u32> {
-        self.uplink.as_ref().map(|(index, _)| *index)
-    }
-
-    /// Catches, at this device's egress, what no port has seen; no longer at another's.
-    ///
-    /// # Errors
-    /// [`EngineError`].
-    pub fn set_uplink(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
-        if self.uplink() == Some(index) {
-            return Ok(());
-        }
-        if let Some((old, name)) = self.uplink.take() {
-            // It may be gone, and what was added to it with it.
-            let _ = self.unfilter_beside(old, &name, &[DOWN, LEARN, ANSWERED, SENT]);
-            let _ = self.unfilter(old, &name, Hook::Egress);
-            self.created.retain(|(i, _)| *i != old);
-        }
-        let bare = if self.look_for_ethernet(device)? { 0 } else { ClassifierConfig::BARE };
-        self.configure(|c| c.pacing = c.pacing & !ClassifierConfig::BARE | bare)?;
-        self.clsact(index, device, Hook::Egress)?;
-        self.filter_uplink(index, device)?;
-        self.filter_beside(index, device)?;
-        self.uplink = Some((index, device.to_owned()));
-        Ok(())
-    }
-
-    fn filter_uplink(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
-        let program = (self.classifier.uplink_program(), Classifier::UPLINK_PROGRAM);
-        let verdict = self.verdict();
-        Ok(self.netlink.call(tc::set_bpf_filter(index, device, Hook::Egress, PREF, program, verdict))?)
-    }
-
     fn port_filter(&self, index: u32, device: &str) -> Request {
-        let verdict = self.verdict();
+        let verdict = self.verdict(self.config.usual_link);
         let program = match verdict {
             Verdict::Program | Verdict::None => self.classifier.port_program().as_raw_fd(),
             Verdict::Redirect { .. } => self.classifier.port_filter(),
         };
         let program = (program, Classifier::PORT_PROGRAM);
         tc::set_bpf_filter(index, device, Hook::Ingress, PREF, program, verdict)
-    }
-
-    /// The verdict of filters: where no qdisc schedules packets the programs decide.
-    fn verdict(&self) -> Verdict {
-        if self.config.pacing & (ClassifierConfig::IN_PLACE | ClassifierConfig::USER) == 0 {
-            Verdict::Redirect { to: self.config.ifb_index }
-        } else {
-            Verdict::Program
-        }
     }
 
     /// Makes the caught cgroups (v2 ids) the given ones; `levels` as in [`ClassifierConfig`].
@@ -452,33 +415,12 @@ impl Attachments {
         Ok(self.classifier.local_bytes(handle)?)
     }
 
-    /// Points everything at a new scheduler device.
-    ///
-    /// # Errors
-    /// [`EngineError`].
-    pub fn retarget(&mut self, ifb_index: u32) -> Result<(), EngineError> {
-        self.configure(|c| c.ifb_index = ifb_index)?;
-        if let Some((index, device)) = self.uplink.clone() {
-            self.filter_uplink(index, &device)?;
-        }
-        for (&index, port) in &self.ports {
-            if self.how_at(index) == Attach::Clsact {
-                match self.netlink.call(self.port_filter(index, &port.device)) {
-                    Err(e) if !e.is_gone() => return Err(e.into()),
-                    _ => {}
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Detaches everything: from here on traffic flows as if weir had never been.
     pub fn remove(&mut self) -> Vec<EngineError> {
         let mut failures: Vec<EngineError> =
             self.set_ports(&BTreeMap::new()).into_iter().map(|(_, e)| e).collect();
-        if let Some((index, device)) = self.uplink.take() {
-            failures.extend(self.unfilter_beside(index, &device, &[DOWN, LEARN, ANSWERED, SENT]).err());
-            failures.extend(self.unfilter(index, &device, Hook::Egress).err());
+        for link in 0..MAX_LINKS {
+            failures.extend(self.release_uplink(link).err());
         }
         // Leftovers of an earlier agent on interfaces this one never caught.
         for (index, device) in self.created.clone() {
@@ -497,11 +439,11 @@ impl Attachments {
                 continue;
             }
             uncatch_tcx(link.index, &link.name)?;
-            let is_uplink = self.uplink.as_ref().is_some_and(|(i, _)| *i == link.index);
-            let beside = if is_uplink { self.unwanted_beside() } else { vec![DOWN, LEARN, ANSWERED, SENT] };
+            let number = (0..MAX_LINKS).find(|number| self.uplink(*number) == Some(link.index));
+            let beside = number.map_or_else(beside::all, |number| self.unwanted_beside(number));
             self.unfilter_beside(link.index, &link.name, &beside)?;
             self.unfilter(link.index, &link.name, Hook::Ingress)?;
-            if !is_uplink {
+            if number.is_none() {
                 self.unfilter(link.index, &link.name, Hook::Egress)?;
             }
         }

@@ -21,7 +21,7 @@ use weir_share::Policy;
 use weir_units::{BitRate, Bytes, LinkHeader, TcHandle};
 
 use super::{
-    Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, ROOT, ifb::Ifb,
+    Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, ROOT, Uplink, ifb::Ifb,
     plan::Shape,
 };
 
@@ -77,13 +77,13 @@ impl BpfQdisc {
     ///
     /// # Errors
     /// [`EngineError`]: no ifb or BPF qdiscs in this kernel, missing rights, the name taken.
-    pub fn open(link: &str, mode: Mode) -> Result<BpfQdisc, EngineError> {
+    pub fn open(uplink: Uplink<'_>, mode: Mode) -> Result<BpfQdisc, EngineError> {
         if let Some(why) = Fair::lacking() {
             return Err(EngineError::Lacking { engine: EngineKind::of(mode), why });
         }
         let netns = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino());
-        let mut ifb = Ifb::open(link, 1)?;
-        let header = ifb.header(link);
+        let mut ifb = Ifb::open(uplink, 1)?;
+        let header = ifb.header(uplink.device);
         let mut engine = BpfQdisc {
             ifb,
             netns,
@@ -122,10 +122,11 @@ impl BpfQdisc {
             }
             // The qdisc is of another engine, another layout or another program: the device is
             // weir's.
-            self.ifb.netlink.call(tc::delete_qdisc(index, Ifb::NAME, root.handle, TcHandle::ROOT))?;
+            let delete = tc::delete_qdisc(index, &self.ifb.name, root.handle, TcHandle::ROOT);
+            self.ifb.netlink.call(delete)?;
         }
         let fair = Fair::load(self.netns, index, self.mode)?;
-        self.ifb.netlink.call(tc::add_root(index, Ifb::NAME, ours, fair.kind()))?;
+        self.ifb.netlink.call(tc::add_root(index, &self.ifb.name, ours, fair.kind()))?;
         self.mark(&fair)?;
         self.faults = fair.faults();
         self.fair = Some(fair);
@@ -137,7 +138,8 @@ impl BpfQdisc {
     ///
     /// # Errors
     /// [`EngineError`].
-    pub(super) fn retire(index: u32) -> Result<(), EngineError> {
+    pub(super) fn retire(index: u32, device: &str) -> Result<(), EngineError> {
+        let refused = |errno| refused(device, errno);
         // A kernel without TCX has no BPF qdiscs either.
         let ids = attach::tcx_egress(index).unwrap_or_default();
         for id in attach::named(ids, &[Fair::MARK_PROGRAM]).map_err(refused)? {
@@ -153,7 +155,7 @@ impl BpfQdisc {
             let old = attach::named(ids, &[Fair::MARK_PROGRAM])?.first().copied();
             fair.mark_program().map_or(Ok(()), |program| attach::attach_tcx_egress(&program, index, old))
         });
-        result.map_err(refused)
+        result.map_err(|errno| refused(&self.ifb.name, errno))
     }
 
     /// The whole link: all classes, without the groups that count their members.
@@ -178,8 +180,8 @@ impl BpfQdisc {
     }
 }
 
-fn refused(errno: Errno) -> EngineError {
-    EngineError::Attach { device: Ifb::NAME.to_owned(), how: "tcx", errno, hint: "" }
+fn refused(device: &str, errno: Errno) -> EngineError {
+    EngineError::Attach { device: device.to_owned(), how: "tcx", errno, hint: "" }
 }
 
 /// The qdisc's parameters of the link.
@@ -345,7 +347,7 @@ impl Engine for BpfQdisc {
 
 impl Device for BpfQdisc {
     fn name(&self) -> &str {
-        Ifb::NAME
+        &self.ifb.name
     }
 
     fn index(&self) -> u32 {

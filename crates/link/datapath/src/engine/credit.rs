@@ -16,8 +16,8 @@ use weir_netlink::{Netlink, tc::Counters};
 use weir_units::{BitRate, TcHandle};
 
 use super::{
-    Attachments, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, ifb::Ifb,
-    plan,
+    Attachments, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, Uplink,
+    ifb::Ifb, plan,
 };
 
 use crate::pacing::now_ns;
@@ -45,9 +45,13 @@ impl Credit {
     ///
     /// # Errors
     /// [`EngineError`]: the device of another engine cannot be taken over.
-    pub fn open(link: &str, kind: EngineKind, attachments: &Attachments) -> Result<Credit, EngineError> {
-        let there = Netlink::open()?.link(Ifb::NAME).is_ok();
-        let leftover = if there { Some(Ifb::open(link, 1)?) } else { None };
+    pub fn open(
+        uplink: Uplink<'_>,
+        kind: EngineKind,
+        attachments: &Attachments,
+    ) -> Result<Credit, EngineError> {
+        let there = Netlink::open()?.link(&uplink.upload_device()).is_ok();
+        let leftover = if there { Some(Ifb::open(uplink, 1)?) } else { None };
         let applied = BTreeMap::new();
         let credits = attachments.classifier().credits()?;
         Ok(Credit { kind, credits, applied, leftover, writes: 0 })

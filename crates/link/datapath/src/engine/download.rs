@@ -9,8 +9,8 @@ use weir_units::TcHandle;
 
 use super::{
     Attachments, CONTROL, DEFAULT, Device as _, Engine, EngineError, EngineKind, HOST, Htb, MAJOR, Measured,
+    Uplink,
     attachments::{DownloadHooks, earlier_download},
-    ifb,
     plan::Plan,
 };
 
@@ -20,6 +20,8 @@ fn handle(minor: u16) -> u32 {
 
 /// The scheduler and the programs of the download.
 pub struct Download {
+    /// The link's number.
+    number: u32,
     tree: Htb,
     programs: weir_bpf::Download,
     maps: DownloadMaps,
@@ -44,17 +46,22 @@ impl Download {
     ///
     /// # Errors
     /// [`EngineError`]: no ifb or HTB in this kernel, missing rights, the name taken.
-    pub fn open(link: &str, attachments: &Attachments) -> Result<Download, EngineError> {
-        let earlier = earlier_download(&mut Netlink::open()?, link);
+    pub fn open(uplink: Uplink<'_>, attachments: &Attachments) -> Result<Download, EngineError> {
+        let earlier = earlier_download(&mut Netlink::open()?, uplink.device);
         let programs = weir_bpf::Download::load(earlier.as_ref())?;
         let config = DownloadConfig {
             control_handle: handle(CONTROL),
             host_handle: handle(HOST),
             default_handle: handle(DEFAULT),
-            cookie: attachments.cookie(),
+            cookie: attachments.cookie(uplink.number),
         };
-        let tree = Htb::open_download(link)?;
-        Ok(Download { tree, programs, maps: DownloadMaps { config, ..DownloadMaps::default() } })
+        let tree = Htb::open_download(uplink)?;
+        Ok(Download {
+            number: uplink.number,
+            tree,
+            programs,
+            maps: DownloadMaps { config, ..DownloadMaps::default() },
+        })
     }
 
     /// The engine's name.
@@ -65,8 +72,8 @@ impl Download {
 
     /// The device through which packets go.
     #[must_use]
-    pub fn device(&self) -> &'static str {
-        ifb::DOWNLOAD_DEVICE
+    pub fn device(&self) -> &str {
+        self.tree.name()
     }
 
     /// Whether flows behind NAT are known by conntrack, and not only by what has left.
@@ -109,11 +116,12 @@ impl Download {
     /// # Errors
     /// [`EngineError`].
     pub fn attach(&self, attachments: &mut Attachments) -> Result<(), EngineError> {
-        attachments.set_download(Some(DownloadHooks {
+        let hooks = DownloadHooks {
             ingress: self.programs.ingress_program(),
             egress: self.programs.egress_program(),
             device: self.tree.index(),
-        }))
+        };
+        attachments.set_download(self.number, Some(hooks))
     }
 
     /// Reads all classes' counters, as [`Engine::measure`] does. A device that is gone is made again, and
@@ -162,20 +170,19 @@ impl Download {
         self.tree.backlog()
     }
 
+    /// Has the uplink's arrivals pass unscheduled from here on.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn detach(&self, attachments: &mut Attachments) -> Result<(), EngineError> {
+        attachments.set_download(self.number, None)
+    }
+
     /// Removes the device. Nothing is sent to it any more.
     ///
     /// # Errors
     /// [`EngineError`].
     pub fn remove(&mut self) -> Result<(), EngineError> {
         self.tree.remove()
-    }
-
-    /// Removes the device that an earlier agent left, where the download is not shared now. Its filters
-    /// have gone ([`Attachments::sweep`]).
-    ///
-    /// # Errors
-    /// [`EngineError`].
-    pub fn retire() -> Result<(), EngineError> {
-        ifb::retire_download(&mut Netlink::open()?)
     }
 }

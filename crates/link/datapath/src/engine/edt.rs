@@ -23,8 +23,8 @@ use weir_share::Policy;
 use weir_units::{BitRate, Bytes, Framing, LinkHeader, RateFraming, TcHandle};
 
 use super::{
-    Attach, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, ROOT, ifb::Ifb,
-    plan::Shape,
+    Attach, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, ROOT, Uplink,
+    ifb::Ifb, plan::Shape,
 };
 
 const HANDLE: TcHandle = TcHandle::new(MAJOR, 0);
@@ -139,11 +139,13 @@ impl Edt {
     /// # Errors
     /// [`EngineError`]: no ifb or fq in this kernel, one before 5.18, missing rights, the
     /// name taken.
-    pub fn open(link: &str, queues: u32) -> Result<Edt, EngineError> {
-        let mut ifb = Ifb::open(link, queues)?;
-        let is_bare = ifb.lacks_ethernet(link);
+    pub fn open(uplink: Uplink<'_>, queues: u32) -> Result<Edt, EngineError> {
+        let mut ifb = Ifb::open(uplink, queues)?;
+        let is_bare = ifb.lacks_ethernet(uplink.device);
         let how = Attach::best();
-        match attached(&mut ifb.netlink, ifb.index, how).and_then(|there| Ok(Program::load(there)?)) {
+        match attached(&mut ifb.netlink, ifb.index, &ifb.name, how)
+            .and_then(|there| Ok(Program::load(there)?))
+        {
             Ok(program) => {
                 let mut edt = Edt {
                     ifb,
@@ -181,15 +183,17 @@ impl Edt {
     ///
     /// # Errors
     /// [`EngineError`].
-    pub(super) fn retire(index: u32) -> Result<(), EngineError> {
+    pub(super) fn retire(index: u32, device: &str) -> Result<(), EngineError> {
         let mut netlink = Netlink::open()?;
         for how in [Attach::Tcx, Attach::Clsact] {
             // No TCX, no program there.
-            let Some(id) = attached(&mut netlink, index, how).ok().flatten() else { continue };
+            let Some(id) = attached(&mut netlink, index, device, how).ok().flatten() else { continue };
             match how {
-                Attach::Tcx => attach::detach_tcx_egress(id, index).map_err(refused)?,
+                Attach::Tcx => {
+                    attach::detach_tcx_egress(id, index).map_err(|errno| refused(device, errno))?
+                }
                 Attach::Clsact => {
-                    netlink.call(tc::delete_filter(index, Ifb::NAME, Hook::Egress, PREF))?;
+                    netlink.call(tc::delete_filter(index, device, Hook::Egress, PREF))?;
                 }
             }
         }
@@ -237,20 +241,20 @@ impl Edt {
                 || found.handle != HANDLE
                 || !(self.placed.is_empty() || there == self.placed))
         {
-            let delete = tc::delete_qdisc(self.ifb.index, Ifb::NAME, found.handle, TcHandle::ROOT);
+            let delete = tc::delete_qdisc(self.ifb.index, &self.ifb.name, found.handle, TcHandle::ROOT);
             self.ifb.netlink.call(delete)?;
         }
         match root {
             Root::Fq => self.set_fq(HANDLE, TcHandle::ROOT)?,
             Root::Mq => {
-                self.ifb.netlink.call(tc::add_root(self.ifb.index, Ifb::NAME, HANDLE, root.kind()))?;
+                self.ifb.netlink.call(tc::add_root(self.ifb.index, &self.ifb.name, HANDLE, root.kind()))?;
                 for queue in 1..=u16::try_from(self.ifb.queues).unwrap_or(MAX_QUEUES) {
                     self.set_fq(TcHandle::new(FIRST_FQ + queue, 0), TcHandle::new(MAJOR, queue))?;
                 }
             }
             Root::Tbf { rate, framing, burst } => {
                 let rate = (rate, framing);
-                self.ifb.netlink.call(tc::set_tbf(self.ifb.index, Ifb::NAME, HANDLE, rate, burst))?;
+                self.ifb.netlink.call(tc::set_tbf(self.ifb.index, &self.ifb.name, HANDLE, rate, burst))?;
                 self.set_fq(TcHandle::new(FIRST_FQ + 1, 0), TcHandle::new(MAJOR, 1))?;
             }
         }
@@ -259,7 +263,7 @@ impl Edt {
     }
 
     fn set_fq(&mut self, handle: TcHandle, parent: TcHandle) -> Result<(), EngineError> {
-        Ok(self.ifb.netlink.call(tc::set_fq(self.ifb.index, Ifb::NAME, handle, parent))?)
+        Ok(self.ifb.netlink.call(tc::set_fq(self.ifb.index, &self.ifb.name, handle, parent))?)
     }
 
     /// The device's qdiscs now, without those of the kernel's own making and clsact.
@@ -272,22 +276,23 @@ impl Edt {
     fn attach(&mut self) -> Result<(), EngineError> {
         match self.how {
             Attach::Tcx => {
-                let old = attached(&mut self.ifb.netlink, self.ifb.index, self.how)?;
+                let old = attached(&mut self.ifb.netlink, self.ifb.index, &self.ifb.name, self.how)?;
                 // In its own place a program is refused.
                 if old.is_some() && old == attach::program_id(&self.program.program()).ok() {
                     return Ok(());
                 }
-                attach::attach_tcx_egress(&self.program.program(), self.ifb.index, old).map_err(refused)
+                attach::attach_tcx_egress(&self.program.program(), self.ifb.index, old)
+                    .map_err(|errno| refused(&self.ifb.name, errno))
             }
             Attach::Clsact => {
-                match self.ifb.netlink.call(tc::add_clsact(self.ifb.index, Ifb::NAME)) {
+                match self.ifb.netlink.call(tc::add_clsact(self.ifb.index, &self.ifb.name)) {
                     Err(e) if e.errno() != Some(Errno::EEXIST) => return Err(e.into()),
                     _ => {}
                 }
                 let program = (self.program.program_number(), Program::PROGRAM);
                 Ok(self.ifb.netlink.call(tc::set_bpf_filter(
                     self.ifb.index,
-                    Ifb::NAME,
+                    &self.ifb.name,
                     Hook::Egress,
                     PREF,
                     program,
@@ -300,7 +305,7 @@ impl Edt {
     /// Whether qdisc and program are as they were set up.
     fn in_place(&mut self) -> Result<bool, EngineError> {
         let qdiscs = self.qdiscs()? == self.placed;
-        Ok(qdiscs && attached(&mut self.ifb.netlink, self.ifb.index, self.how)?.is_some())
+        Ok(qdiscs && attached(&mut self.ifb.netlink, self.ifb.index, &self.ifb.name, self.how)?.is_some())
     }
 
     /// Every group has a number, which it keeps.
@@ -319,8 +324,8 @@ impl Edt {
     }
 }
 
-fn refused(errno: Errno) -> EngineError {
-    EngineError::Attach { device: Ifb::NAME.to_owned(), how: "tcx", errno, hint: "" }
+fn refused(device: &str, errno: Errno) -> EngineError {
+    EngineError::Attach { device: device.to_owned(), how: "tcx", errno, hint: "" }
 }
 
 /// The shortest IP packet in an Ethernet frame, as tc counts it.
@@ -333,7 +338,13 @@ fn in_tc_bytes(framing: Framing, bits_per_sec: u64) -> u64 {
 }
 
 /// The program that an earlier agent, or this one, has attached.
-fn attached(netlink: &mut Netlink, index: u32, how: Attach) -> Result<Option<u32>, EngineError> {
+fn attached(
+    netlink: &mut Netlink,
+    index: u32,
+    device: &str,
+    how: Attach,
+) -> Result<Option<u32>, EngineError> {
+    let refused = |errno| refused(device, errno);
     match how {
         Attach::Tcx => {
             let ids = attach::tcx_egress(index).map_err(refused)?;
@@ -565,7 +576,7 @@ impl Engine for Edt {
 
 impl Device for Edt {
     fn name(&self) -> &str {
-        Ifb::NAME
+        &self.ifb.name
     }
 
     fn index(&self) -> u32 {

@@ -13,7 +13,7 @@ use weir_units::{LinkHeader, TcHandle};
 
 use super::{
     Attachments, DEFAULT, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process,
-    framed::LineCounts, ifb::Ifb, tree, weight::Scales,
+    Uplink, framed::LineCounts, ifb::Ifb, tree, weight::Scales,
 };
 
 /// The HTB engine's half of the kernel.
@@ -43,9 +43,9 @@ impl Htb {
     ///
     /// # Errors
     /// [`EngineError`]: no ifb or HTB in this kernel, missing rights, the name taken.
-    pub fn open(link: &str, attachments: &Attachments) -> Result<Htb, EngineError> {
-        let mut ifb = Ifb::open(link, 1)?;
-        let scales = if ifb.lacks_ethernet(link) {
+    pub fn open(uplink: Uplink<'_>, attachments: &Attachments) -> Result<Htb, EngineError> {
+        let mut ifb = Ifb::open(uplink, 1)?;
+        let scales = if ifb.lacks_ethernet(uplink.device) {
             Some(Scales::new(attachments.classifier().weights()?))
         } else {
             None
@@ -57,9 +57,9 @@ impl Htb {
     ///
     /// # Errors
     /// As [`open`](Htb::open).
-    pub fn open_download(link: &str) -> Result<Htb, EngineError> {
-        let mut ifb = Ifb::open_download(link)?;
-        let header = ifb.header(link);
+    pub fn open_download(uplink: Uplink<'_>) -> Result<Htb, EngineError> {
+        let mut ifb = Ifb::open_download(uplink)?;
+        let header = ifb.header(uplink.device);
         Htb::on(ifb, None, header)
     }
 
@@ -92,12 +92,12 @@ impl Htb {
             Some(root) if root.kind == "htb" && root.handle == ours => return Ok(()),
             // The qdisc is of another engine or program: the device is weir's.
             Some(root) => {
-                let delete = tc::delete_qdisc(self.ifb.index, self.ifb.name, root.handle, TcHandle::ROOT);
+                let delete = tc::delete_qdisc(self.ifb.index, &self.ifb.name, root.handle, TcHandle::ROOT);
                 self.ifb.netlink.call(delete)?;
             }
             None => {}
         }
-        Ok(self.ifb.netlink.call(tc::add_htb(self.ifb.index, self.ifb.name, ours, DEFAULT))?)
+        Ok(self.ifb.netlink.call(tc::add_htb(self.ifb.index, &self.ifb.name, ours, DEFAULT))?)
     }
 
     /// Takes over classes that are there, so that they are changed in place, not remade.
@@ -143,7 +143,7 @@ impl Htb {
         let mut gone: Vec<HtbClass> = self.applied.values().map(|n| n.class).filter(|c| stale(c)).collect();
         gone.sort_by_key(|c| (c.parent == root, c.handle.minor() == super::ROOT));
         for class in &gone {
-            requests.push(tc::delete_class(self.ifb.index, self.ifb.name, class.handle));
+            requests.push(tc::delete_class(self.ifb.index, &self.ifb.name, class.handle));
             touched.push((class.handle.minor(), None));
         }
         let removals = requests.len();
@@ -152,7 +152,7 @@ impl Htb {
             let old =
                 self.applied.get(&minor).filter(|_| !gone.iter().any(|c| c.handle == node.class.handle));
             if old.is_none_or(|o| tree::differs(&o.class, &node.class)) {
-                requests.push(tc::set_class(self.ifb.index, self.ifb.name, &node.class));
+                requests.push(tc::set_class(self.ifb.index, &self.ifb.name, &node.class));
                 touched.push((minor, Some(tree::Node { leaf: old.and_then(|o| o.leaf), ..*node })));
             }
             if let Some(leaf) = node.leaf
@@ -200,7 +200,7 @@ impl Htb {
 
     /// The leaf qdisc of class `1:n` is `n:`.
     fn leaf(&self, class: TcHandle, leaf: Leaf) -> Request {
-        tc::set_leaf(self.ifb.index, self.ifb.name, class, TcHandle::new(class.minor(), 0), leaf)
+        tc::set_leaf(self.ifb.index, &self.ifb.name, class, TcHandle::new(class.minor(), 0), leaf)
     }
 }
 
@@ -313,7 +313,7 @@ impl Engine for Htb {
 
 impl Device for Htb {
     fn name(&self) -> &str {
-        self.ifb.name
+        &self.ifb.name
     }
 
     fn index(&self) -> u32 {

@@ -1,48 +1,76 @@
 //! The scheduler's device: an ifb through which all traffic of a direction of the link passes.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::EngineError;
+use weir_bpf::ClassifierConfig;
 use weir_netlink::{Link, Netlink, NetlinkError, tc::Qdisc};
 use weir_units::{LinkHeader, TcHandle};
 
-/// Its name. A number behind it makes room for a second link one day.
+/// The name of the device of the first link's upload.
 pub const DEVICE: &str = "weir0";
-/// The name of the device through which the download passes.
-pub const DOWNLOAD_DEVICE: &str = "weir0d";
 const ALIAS: &str = "weir scheduler of ";
+
+/// A link that is shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Uplink<'a> {
+    /// Its place in the configuration, from 0, below [`MAX_LINKS`].
+    pub number: u32,
+    /// Its interface's name.
+    pub device: &'a str,
+}
+
+impl Uplink<'_> {
+    /// The name of the device through which what leaves by the link passes.
+    #[must_use]
+    pub fn upload_device(self) -> String {
+        format!("weir{}", self.number)
+    }
+
+    /// The name of the device through which what arrives by the link passes.
+    #[must_use]
+    pub fn download_device(self) -> String {
+        format!("weir{}d", self.number)
+    }
+
+    fn alias(self) -> String {
+        format!("{ALIAS}{}", self.device)
+    }
+}
+
+/// The most links that are shared at a time.
+pub const MAX_LINKS: u32 = ClassifierConfig::LINKS;
 
 /// The device, and the way to the kernel.
 pub(crate) struct Ifb {
     pub(crate) netlink: Netlink,
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) index: u32,
     /// Its transmit queues.
     pub(crate) queues: u32,
     /// How many it has if it must be made.
     wanted: u32,
-    link: String,
+    alias: String,
     /// It was not there before [`Ifb::open`].
     pub(crate) is_new: bool,
 }
 
 impl Ifb {
-    /// The name of the device through which the upload passes.
-    pub(crate) const NAME: &'static str = DEVICE;
-
     /// Makes the device for this link's upload, with this number of transmit queues. A device of an
     /// earlier agent is taken over with the queues that it has.
-    pub(crate) fn open(link: &str, wanted: u32) -> Result<Ifb, EngineError> {
-        Ifb::named(DEVICE, link, wanted)
+    pub(crate) fn open(uplink: Uplink<'_>, wanted: u32) -> Result<Ifb, EngineError> {
+        Ifb::named(uplink.upload_device(), uplink.alias(), wanted)
     }
 
     /// The same for this link's download.
-    pub(crate) fn open_download(link: &str) -> Result<Ifb, EngineError> {
-        Ifb::named(DOWNLOAD_DEVICE, link, 1)
+    pub(crate) fn open_download(uplink: Uplink<'_>) -> Result<Ifb, EngineError> {
+        Ifb::named(uplink.download_device(), uplink.alias(), 1)
     }
 
-    fn named(name: &'static str, link: &str, wanted: u32) -> Result<Ifb, EngineError> {
+    fn named(name: String, alias: String, wanted: u32) -> Result<Ifb, EngineError> {
         let mut netlink = Netlink::open()?;
-        let (index, queues, is_new) = find_or_make(&mut netlink, name, link, wanted)?;
-        Ok(Ifb { netlink, name, index, queues, wanted, link: link.to_owned(), is_new })
+        let (index, queues, is_new) = find_or_make(&mut netlink, &name, &alias, wanted)?;
+        Ok(Ifb { netlink, name, index, queues, wanted, alias, is_new })
     }
 
     /// Whether packets of the link have no Ethernet header. A link that is gone may have one.
@@ -57,7 +85,7 @@ impl Ifb {
 
     /// Puts the device back if someone removed it. True if it is a new one.
     pub(crate) fn rebuild(&mut self) -> Result<bool, EngineError> {
-        let (index, queues, _) = find_or_make(&mut self.netlink, self.name, &self.link, self.wanted)?;
+        let (index, queues, _) = find_or_make(&mut self.netlink, &self.name, &self.alias, self.wanted)?;
         let is_new = index != self.index;
         (self.index, self.queues) = (index, queues);
         Ok(is_new)
@@ -73,9 +101,9 @@ impl Ifb {
     /// Sets the device up if someone set it down, which drops all that is sent to it. True
     /// if so. A device that is gone is for the next measurement to find.
     pub(crate) fn wake(&mut self) -> Result<bool, EngineError> {
-        match self.netlink.link(self.name) {
+        match self.netlink.link(&self.name) {
             Ok(found) if found.index == self.index && !found.up => {
-                self.netlink.set_up(found.index, self.name)?;
+                self.netlink.set_up(found.index, &self.name)?;
                 Ok(true)
             }
             Err(e) if !e.is_gone() => Err(e.into()),
@@ -85,7 +113,7 @@ impl Ifb {
 
     /// Removes the device and all that is on it.
     pub(crate) fn remove(&mut self) -> Result<(), EngineError> {
-        Ok(self.netlink.delete_link(self.index, self.name)?)
+        Ok(self.netlink.delete_link(self.index, &self.name)?)
     }
 }
 
@@ -94,32 +122,63 @@ fn is_weirs(found: &Link) -> bool {
     found.kind.as_deref() == Some("ifb") && found.alias.as_deref().is_some_and(|a| a.starts_with(ALIAS))
 }
 
-/// Removes the device of an earlier agent's download, if there is one. Nothing sends to it any more.
-pub(crate) fn retire_download(netlink: &mut Netlink) -> Result<(), EngineError> {
-    match netlink.link(DOWNLOAD_DEVICE) {
-        Ok(found) if is_weirs(&found) => Ok(netlink.delete_link(found.index, DOWNLOAD_DEVICE)?),
-        Err(e) if !e.is_gone() => Err(e.into()),
-        _ => Ok(()),
-    }
+/// The numbers of the links that an earlier agent shared, by their devices.
+///
+/// # Errors
+/// [`EngineError`]: the kernel does not list its interfaces.
+pub fn numbers_left(netlink: &mut Netlink) -> Result<BTreeMap<String, u32>, EngineError> {
+    let number =
+        |name: &str| (0..MAX_LINKS).find(|n| Uplink { number: *n, device: "" }.upload_device() == name);
+    let left = |link: &Link| {
+        let device = link.alias.as_deref()?.strip_prefix(ALIAS)?.to_owned();
+        Some((device, number(&link.name).filter(|_| is_weirs(link))?))
+    };
+    Ok(netlink.links()?.iter().filter_map(left).collect())
 }
 
-/// Index and queues of the device, found if it is weir's, or made: then true.
+/// Removes the devices of an earlier agent but the wanted ones, by their names. Nothing sends to them any more:
+/// their filters have gone ([`Attachments::sweep`](super::Attachments::sweep)).
+///
+/// # Errors
+/// [`EngineError`].
+pub fn retire_devices(wanted: &BTreeSet<String>) -> Result<(), EngineError> {
+    let mut netlink = Netlink::open()?;
+    let all = (0..MAX_LINKS).map(|number| Uplink { number, device: "" });
+    for name in all.flat_map(|uplink| [uplink.upload_device(), uplink.download_device()]) {
+        if wanted.contains(&name) {
+            continue;
+        }
+        match netlink.link(&name) {
+            Ok(found) if is_weirs(&found) => netlink.delete_link(found.index, &name)?,
+            Err(e) if !e.is_gone() => return Err(e.into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Index and queues of the device, found if it is weir's and of this link, or made: then true.
 fn find_or_make(
     netlink: &mut Netlink,
     name: &str,
-    link: &str,
+    alias: &str,
     wanted: u32,
 ) -> Result<(u32, u32, bool), EngineError> {
     match netlink.link(name) {
-        Ok(found) if is_weirs(&found) => {
+        Ok(found) if is_weirs(&found) && found.alias.as_deref() == Some(alias) => {
             if !found.up {
                 netlink.set_up(found.index, name)?;
             }
             Ok((found.index, found.queues.max(1), false))
         }
+        // Another link's packets may have other headers, and its classes other rates.
+        Ok(found) if is_weirs(&found) => {
+            netlink.delete_link(found.index, name)?;
+            Ok((netlink.add_ifb(name, alias, wanted)?, wanted, true))
+        }
         Ok(_) => Err(EngineError::NameTaken { name: name.to_owned() }),
         Err(NetlinkError::Refused { errno: nix::errno::Errno::ENODEV, .. }) => {
-            Ok((netlink.add_ifb(name, &format!("{ALIAS}{link}"), wanted)?, wanted, true))
+            Ok((netlink.add_ifb(name, alias, wanted)?, wanted, true))
         }
         Err(e) => Err(e.into()),
     }

@@ -7,7 +7,9 @@ use serde::Deserialize;
 use weir_bpf::fair::Mode;
 use weir_netlink::Link;
 
-use super::{Attachments, BpfQdisc, Credit, Edt, Engine, EngineError, Home, Htb, Place, User, selftest};
+use super::{
+    Attachments, BpfQdisc, Credit, Edt, Engine, EngineError, Home, Htb, Place, Uplink, User, selftest,
+};
 
 /// An engine, by its name in the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -124,12 +126,11 @@ impl EngineKind {
         Err(EngineError::Lacking { engine: self, why })
     }
 
-    /// Whether this engine can move to another link while it works. The others are built upon the link's own
-    /// device.
+    /// Whether this engine can share several links at a time. The others are built upon the link's own device.
     ///
     /// # Errors
     /// [`EngineError::Lacking`].
-    pub fn moves(self) -> Result<(), EngineError> {
+    pub fn shares_several(self) -> Result<(), EngineError> {
         match self {
             EngineKind::Pacing | EngineKind::CreditExperiment | EngineKind::User => {
                 let why = "it is set up on the device of one link (use engine = \"auto\", \"bpf\", \"edt\" or \"htb\", \
@@ -148,21 +149,21 @@ impl EngineKind {
     /// [`EngineError`]: something this kernel lacks, missing rights, the device's name taken.
     pub fn open(
         self,
-        link: &str,
+        uplink: Uplink<'_>,
         queues: u32,
         attachments: &mut Attachments,
         home: Home,
     ) -> Result<Box<dyn Engine>, EngineError> {
         let mut engine: Box<dyn Engine> = match self {
-            EngineKind::Htb => Box::new(Htb::open(link, attachments)?),
-            EngineKind::Bpf => Box::new(BpfQdisc::open(link, Mode::Fair)?),
-            EngineKind::BpfCredit => Box::new(BpfQdisc::open(link, Mode::Credit)?),
-            EngineKind::PaperCredit => Box::new(BpfQdisc::open(link, Mode::Paper)?),
-            EngineKind::Edt => Box::new(Edt::open(link, queues)?),
+            EngineKind::Htb => Box::new(Htb::open(uplink, attachments)?),
+            EngineKind::Bpf => Box::new(BpfQdisc::open(uplink, Mode::Fair)?),
+            EngineKind::BpfCredit => Box::new(BpfQdisc::open(uplink, Mode::Credit)?),
+            EngineKind::PaperCredit => Box::new(BpfQdisc::open(uplink, Mode::Paper)?),
+            EngineKind::Edt => Box::new(Edt::open(uplink, queues)?),
             EngineKind::Pacing | EngineKind::CreditExperiment => {
-                Box::new(Credit::open(link, self, attachments)?)
+                Box::new(Credit::open(uplink, self, attachments)?)
             }
-            EngineKind::User => Box::new(User::open(link, attachments, home)?),
+            EngineKind::User => Box::new(User::open(uplink, attachments, home)?),
         };
         if self != EngineKind::User {
             User::retire()?;
@@ -170,15 +171,15 @@ impl EngineKind {
         if let Place::Queue(index) = engine.place() {
             // Its program would hide classes from every other scheduler.
             if self != EngineKind::Edt {
-                Edt::retire(index)?;
+                Edt::retire(index, &uplink.upload_device())?;
             }
             if !matches!(self, EngineKind::Bpf | EngineKind::BpfCredit | EngineKind::PaperCredit) {
-                BpfQdisc::retire(index)?;
+                BpfQdisc::retire(index, &uplink.upload_device())?;
             }
         }
         if let Some(device) = engine.device() {
             let index = device.index();
-            attachments.configure(|programs| programs.ifb_index = index)?;
+            attachments.set_scheduler(uplink.number, index)?;
         }
         Ok(engine)
     }

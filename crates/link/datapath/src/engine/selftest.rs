@@ -25,7 +25,7 @@ use weir_units::{BitRate, Bytes, TcHandle};
 
 use super::{
     Attach, Attachments, CONTROL, DEFAULT, EngineError, EngineKind, FIRST, HOST, Home, MAJOR, PortClass,
-    plan::Member, plan::Plan, plan::Shape,
+    Uplink, plan::Member, plan::Plan, plan::Shape,
 };
 
 /// The link that is divided: slow enough for any machine.
@@ -141,7 +141,8 @@ fn attempt(kind: EngineKind) -> Result<Shares, Failure> {
     };
     let (shape, members) = division();
     let mut attachments = Attachments::open(Attach::best(), programs, super::Created::new(), None)?;
-    let mut engine = kind.open("the self-test", 1, &mut attachments, Home::Thread)?;
+    let mut engine =
+        kind.open(Uplink { number: 0, device: "the self-test" }, 1, &mut attachments, Home::Thread)?;
     engine.apply(&Plan { shape: &shape, groups: &[], members: &members }, false)?;
     if let Some((_, error)) = attachments.set_ports(&ports).into_iter().next() {
         return Err(error.into());

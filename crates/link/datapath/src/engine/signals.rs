@@ -12,6 +12,8 @@ use super::{Attachments, EngineError, EngineKind, attachments::SignalHooks};
 
 /// The programs that watch the uplink behind the scheduler.
 pub struct LinkSignals {
+    /// The link's number.
+    number: u32,
     programs: weir_bpf::LinkSignals,
 }
 
@@ -32,17 +34,15 @@ impl LinkSignals {
         }
     }
 
-    /// Loads the programs, and has them watch the uplink.
+    /// Loads the programs, and has them watch the uplink of this number.
     ///
     /// # Errors
     /// [`EngineError`]: the programs do not load, or cannot be attached.
-    pub fn open(attachments: &mut Attachments) -> Result<LinkSignals, EngineError> {
+    pub fn open(number: u32, attachments: &mut Attachments) -> Result<LinkSignals, EngineError> {
         let programs = weir_bpf::LinkSignals::load()?;
-        attachments.set_signals(Some(SignalHooks {
-            ingress: programs.ingress_program(),
-            egress: programs.egress_program(),
-        }))?;
-        Ok(LinkSignals { programs })
+        let hooks = SignalHooks { ingress: programs.ingress_program(), egress: programs.egress_program() };
+        attachments.set_signals(number, Some(hooks))?;
+        Ok(LinkSignals { number, programs })
     }
 
     /// Takes the programs away from the uplink.
@@ -50,7 +50,7 @@ impl LinkSignals {
     /// # Errors
     /// [`EngineError`].
     pub fn close(self, attachments: &mut Attachments) -> Result<(), EngineError> {
-        attachments.set_signals(None)
+        attachments.set_signals(self.number, None)
     }
 
     /// Reads the counts, and the time of the monotonic clock at which they are read, in nanoseconds.

@@ -148,7 +148,7 @@ impl Agent {
         let directions = agreement.offer.terms.direction;
         let table = |direction| match direction {
             Direction::Upload => Some(&self.classes),
-            Direction::Download => self.download.as_ref().map(|download| &download.classes),
+            Direction::Download => self.link.download.as_ref().map(|download| &download.classes),
         };
         let agreed = |direction| table(direction)?.agreed(&agreement.id).cloned();
         let agreed: Vec<Agreed> = directions.iter().filter_map(agreed).collect();
@@ -168,7 +168,7 @@ impl Agent {
             }
         };
         let is_observed = agreement.state == AgreementState::Observed && agreement.interval().contains(now);
-        let lacks_download = self.download.is_none() && directions.has(Direction::Download);
+        let lacks_download = self.link.download.is_none() && directions.has(Direction::Download);
         let is_begun = !agreed.is_empty() || (is_observed && lacks_download);
         let classes: Result<Vec<String>, String> = directions.iter().map(class_in).collect();
         let class = is_begun.then(|| classes.map(|all| all.first().cloned().unwrap_or_default()));

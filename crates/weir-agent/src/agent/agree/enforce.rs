@@ -76,15 +76,16 @@ impl Agent {
                 tracing::warn!("{}", weir_units::chain(&e));
             }
         }
-        if changed && !self.datapath.has_seen_link() {
+        if changed && !self.link.scheduler.has_seen_link() {
             // The first survey enforces all agreements, together with the classes it finds.
-            self.allocations.mark();
+            self.link.allocations.mark();
         } else if changed {
             // Selectors lead packets to a class only after it is created and before it is removed.
-            let known: BTreeSet<u16> = self.allocations.all().map(|f| f.minor).collect();
+            let known: BTreeSet<u16> = self.link.allocations.all().map(|f| f.minor).collect();
             self.datapath.select(&self.classes, |minor| known.contains(&minor));
-            self.allocations.follow(&self.classes);
+            self.link.allocations.follow(&self.classes);
             self.allocate();
+            self.keep_others();
             self.datapath.select(&self.classes, |_| true);
             self.keep_promises();
         }
@@ -93,8 +94,8 @@ impl Agent {
         self.admit_both();
         if let Some(agreements) = &mut self.agreements {
             let is_settled = |direction| match direction {
-                Direction::Upload => !self.allocations.is_due(),
-                Direction::Download => self.download.as_ref().is_none_or(|d| !d.allocations.is_due()),
+                Direction::Upload => !self.link.allocations.is_due(),
+                Direction::Download => self.link.download.as_ref().is_none_or(|d| !d.allocations.is_due()),
             };
             agreements.finish(is_settled, &self.store, now);
             agreements.settle(&self.store, now);
@@ -104,10 +105,11 @@ impl Agent {
 
     /// Enforces the agreements on what arrives.
     fn keep_download_agreements(&mut self, (agreed, promised): (Vec<Agreed>, BitRate)) {
-        let Some(download) = &mut self.download else { return };
+        let Some(download) = &mut self.link.download else { return };
         if let Some(effects) = download.agree(agreed, promised, &self.store) {
             self.follow_up(effects);
             self.keep_download_promises();
+            self.keep_others();
         }
     }
 
@@ -122,7 +124,7 @@ impl Agent {
         let promised = self.classes.promised_to_classes();
         let Some(agreements) = &mut self.agreements else { return };
         agreements.promised_to_classes(Direction::Upload, promised);
-        let of_download = self.download.as_ref().map(|download| &download.classes);
+        let of_download = self.link.download.as_ref().map(|download| &download.classes);
         if let Some(table) = of_download {
             agreements.promised_to_classes(Direction::Download, table.promised_to_classes());
         }
@@ -165,8 +167,8 @@ impl Agent {
                 agreements.last_counts.insert(place, Counted { bytes, at: now.monotonic, waits });
             }
         };
-        count(Direction::Upload, &self.classes, &self.allocations);
-        if let Some(Download { classes, allocations, .. }) = &self.download {
+        count(Direction::Upload, &self.classes, &self.link.allocations);
+        if let Some(Download { classes, allocations, .. }) = &self.link.download {
             count(Direction::Download, classes, allocations);
         }
         for one in &intervals {

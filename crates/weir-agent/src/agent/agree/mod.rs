@@ -133,6 +133,12 @@ impl Agreements {
         Ok(Some(agreements))
     }
 
+    /// Forgets the counters of the classes and of the link, because the next ones are another link's.
+    pub(super) fn forget_counts(&mut self) {
+        self.last_counts.clear();
+        self.link_seen.clear();
+    }
+
     /// Adopts changed rules. Existing agreements keep their terms.
     pub(crate) fn reconfigure(&mut self, rules: Rules, link: &config::Link) {
         let gone: Vec<Name> = self.ledger.templates().map(|t| t.id.clone()).collect();

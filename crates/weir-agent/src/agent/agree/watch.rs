@@ -93,7 +93,7 @@ fn passed_by_all(table: &ClassTable, allocations: &Allocations) -> u64 {
 fn entry_of<'a>(agent: &'a Agent, one: &Delivery) -> Option<&'a ClassEntry> {
     let table = match one.direction {
         Direction::Upload => &agent.classes,
-        Direction::Download => &agent.download.as_ref()?.classes,
+        Direction::Download => &agent.link.download.as_ref()?.classes,
     };
     table.entries().get(&one.class)
 }
@@ -138,11 +138,11 @@ impl Agent {
 
     /// The traffic of a direction since the last look. `None` at the first one.
     fn passed(&mut self, direction: Direction) -> Option<Passed> {
-        let up = self.datapath.is_link_up();
+        let up = self.link.scheduler.is_link_up();
         let (seen, fault, capacity) = match direction {
-            Direction::Upload => (self.see_link(), self.datapath.error.is_some(), self.in_force()),
+            Direction::Upload => (self.see_link(), self.link.scheduler.error.is_some(), self.in_force()),
             Direction::Download => {
-                let download = self.download.as_ref()?;
+                let download = self.link.download.as_ref()?;
                 let sent = passed_by_all(&download.classes, &download.allocations);
                 let seen = LinkSeen { queue: None, sent, repairs: download.repairs };
                 (seen, download.fault().is_some(), download.classes.config().link.capacity)
@@ -182,7 +182,7 @@ impl Agent {
     }
 
     fn see_link(&mut self) -> LinkSeen {
-        let uplink = self.datapath.attachments.uplink();
+        let uplink = self.uplink();
         let qdiscs = uplink.map(|index| self.datapath.netlink.qdiscs(index)).transpose();
         let queue = qdiscs.unwrap_or_else(|e| {
             tracing::debug!("cannot read the link's queue: {}", chain(&e));
@@ -191,8 +191,8 @@ impl Agent {
         let root = queue.and_then(|all| all.into_iter().find(|q| q.parent == TcHandle::ROOT));
         LinkSeen {
             queue: root.filter(|q| q.kind != "noqueue").map(|q| q.counters),
-            sent: passed_by_all(&self.classes, &self.allocations),
-            repairs: self.datapath.repairs + self.congestion.repairs(),
+            sent: passed_by_all(&self.classes, &self.link.allocations),
+            repairs: self.datapath.repairs + self.link.scheduler.repairs + self.congestion.repairs(),
         }
     }
 }

@@ -19,7 +19,7 @@ impl Agent {
         facts::configuration(&mut facts, &config.keys.0);
         facts::classes(&mut facts, &ChangeKind::Policy, &self.classes);
         facts::set_by_hand(&mut facts, &ChangeKind::ByHand, self.classes.set_layers());
-        if let Some(download) = &self.download {
+        if let Some(download) = &self.link.download {
             facts::classes(&mut facts, &ChangeKind::PolicyDown, &download.classes);
             facts::set_by_hand(&mut facts, &ChangeKind::ByHandDown, download.classes.set_layers());
         }

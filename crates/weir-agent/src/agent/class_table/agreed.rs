@@ -60,6 +60,11 @@ impl ClassTable {
         self.reservation.reserved.saturating_sub(self.promised)
     }
 
+    /// The agreements in force.
+    pub(crate) fn agreements(&self) -> &[Agreed] {
+        &self.agreed
+    }
+
     /// The agreement in force with this id.
     pub(crate) fn agreed(&self, id: &Name) -> Option<&Agreed> {
         self.agreed.iter().find(|agreed| agreed.id == *id)
@@ -138,7 +143,8 @@ fn lay(entries: &mut BTreeMap<ClassKey, ClassEntry>, agreed: &Agreed) -> Result<
         return Err(format!("agreement {other} is about the same container"));
     }
     let weight = agreed.weight.unwrap_or(entry.effective.policy.weight());
-    let min = agreed.suspended.is_none().then_some(agreed.min);
+    let is_promised = agreed.suspended.is_none() && agreed.min > BitRate::ZERO;
+    let min = is_promised.then_some(agreed.min);
     let policy = Policy::new(weight, min, Some(agreed.max)).map_err(|e| e.to_string())?;
     let origin = if agreed.weight.is_some() { Origin::Agreement } else { entry.effective.origins[0] };
     entry.effective = Effective { policy, origins: [origin, Origin::Agreement, Origin::Agreement] };

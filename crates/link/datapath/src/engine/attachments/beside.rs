@@ -3,8 +3,11 @@
 
 use std::os::fd::RawFd;
 
-use weir_bpf::{Download, LinkSignals};
-use weir_netlink::tc::{self, Filter, Hook, Verdict};
+use weir_bpf::{Download, EarlierDownload, LinkSignals};
+use weir_netlink::{
+    Netlink,
+    tc::{self, Filter, Hook, Verdict},
+};
 
 use super::{Attachments, EngineError, PREF, repair::Repairs};
 
@@ -26,6 +29,11 @@ pub(super) const SENT: Spot = Spot { hook: Hook::Egress, pref: PREF + 2, name: L
 pub(super) const ANSWERED: Spot =
     Spot { hook: Hook::Ingress, pref: PREF - 1, name: LinkSignals::INGRESS_PROGRAM };
 
+/// All spots. Packets pass unscheduled before the flows are no longer learned.
+pub(super) fn all() -> Vec<Spot> {
+    vec![DOWN, LEARN, ANSWERED, SENT]
+}
+
 impl Spot {
     pub(super) fn holds(&self, filter: &Filter) -> bool {
         filter.pref == self.pref && filter.bpf_name.as_deref() == Some(self.name)
@@ -40,6 +48,25 @@ struct Wanted {
     verdict: Verdict,
 }
 
+/// The programs of the download, and the device of its scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DownloadHooks {
+    /// For the uplink's ingress.
+    pub(crate) ingress: RawFd,
+    /// For its egress.
+    pub(crate) egress: RawFd,
+    /// The index of the scheduler's device.
+    pub(crate) device: u32,
+}
+
+/// The flows that an earlier agent's programs know, if they are attached to the link.
+pub(crate) fn earlier_download(netlink: &mut Netlink, link: &str) -> Option<EarlierDownload> {
+    let index = netlink.link(link).ok()?.index;
+    let filters = netlink.filters(index, Hook::Ingress).ok()?;
+    let ours = filters.iter().find(|f| DOWN.holds(f))?;
+    EarlierDownload::of_program(ours.bpf_id?)
+}
+
 /// The programs that watch the link's signals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SignalHooks {
@@ -50,41 +77,67 @@ pub(crate) struct SignalHooks {
 }
 
 impl Attachments {
-    /// The filters that are wanted beside the one that catches packets.
-    fn wanted_beside(&self) -> Vec<Wanted> {
+    /// The filters that are wanted at a link beside the one that catches packets.
+    fn wanted_beside(&self, link: u32) -> Vec<Wanted> {
         let mut wanted = Vec::new();
-        if let Some(hooks) = self.download {
+        let link = &self.of_link[link as usize];
+        if let Some(hooks) = link.download {
             let verdict = Verdict::Redirect { to: hooks.device };
             // LEARN only looks, and its action is never taken.
             wanted.push(Wanted { spot: LEARN, program: hooks.egress, verdict: Verdict::None });
             wanted.push(Wanted { spot: DOWN, program: hooks.ingress, verdict });
         }
-        if let Some(hooks) = self.signals {
+        if let Some(hooks) = link.signals {
             wanted.push(Wanted { spot: SENT, program: hooks.egress, verdict: Verdict::None });
             wanted.push(Wanted { spot: ANSWERED, program: hooks.ingress, verdict: Verdict::None });
         }
         wanted
     }
 
-    /// Has programs watch the link's signals, or none.
+    /// Has the arrivals at a link's uplink scheduled through these hooks, or no longer through any.
     ///
     /// # Errors
     /// [`EngineError`].
-    pub(crate) fn set_signals(&mut self, hooks: Option<SignalHooks>) -> Result<(), EngineError> {
-        if self.signals == hooks {
+    pub(crate) fn set_download(
+        &mut self,
+        link: u32,
+        hooks: Option<DownloadHooks>,
+    ) -> Result<(), EngineError> {
+        if self.of_link[link as usize].download == hooks {
             return Ok(());
         }
-        self.signals = hooks;
-        match (self.uplink.clone(), hooks) {
+        self.of_link[link as usize].download = hooks;
+        let uplink = self.uplink_of(link);
+        if let (Some((index, device)), None) = (&uplink, hooks) {
+            self.unfilter_beside(*index, device, &[DOWN, LEARN])?;
+        }
+        // Marks name classes where a download is shared.
+        self.write_configs()?;
+        match (uplink, hooks) {
+            (Some((index, device)), Some(_)) => self.filter_beside(link, index, &device),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has programs watch a link's signals, or none.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub(crate) fn set_signals(&mut self, link: u32, hooks: Option<SignalHooks>) -> Result<(), EngineError> {
+        if self.of_link[link as usize].signals == hooks {
+            return Ok(());
+        }
+        self.of_link[link as usize].signals = hooks;
+        match (self.uplink_of(link), hooks) {
             (Some((index, device)), None) => self.unfilter_beside(index, &device, &[SENT, ANSWERED]),
-            (Some((index, device)), Some(_)) => self.filter_beside(index, &device),
+            (Some((index, device)), Some(_)) => self.filter_beside(link, index, &device),
             (None, _) => Ok(()),
         }
     }
 
-    /// Attaches the wanted filters to an uplink. It has a clsact qdisc.
-    pub(super) fn filter_beside(&mut self, index: u32, device: &str) -> Result<(), EngineError> {
-        for Wanted { spot, program, verdict } in self.wanted_beside() {
+    /// Attaches the wanted filters to a link's uplink. It has a clsact qdisc.
+    pub(super) fn filter_beside(&mut self, link: u32, index: u32, device: &str) -> Result<(), EngineError> {
+        for Wanted { spot, program, verdict } in self.wanted_beside(link) {
             let program = (program, spot.name);
             self.netlink.call(tc::set_bpf_filter(index, device, spot.hook, spot.pref, program, verdict))?;
         }
@@ -106,23 +159,21 @@ impl Attachments {
         Ok(())
     }
 
-    /// The filters that are not wanted.
-    pub(super) fn unwanted_beside(&self) -> Vec<Spot> {
-        let wanted = self.wanted_beside();
-        // Packets pass unscheduled before the flows are no longer learned.
-        let all = [DOWN, LEARN, ANSWERED, SENT];
-        all.into_iter().filter(|spot| !wanted.iter().any(|w| w.spot == *spot)).collect()
+    /// The filters that are not wanted at a link.
+    pub(super) fn unwanted_beside(&self, link: u32) -> Vec<Spot> {
+        let wanted = self.wanted_beside(link);
+        all().into_iter().filter(|spot| !wanted.iter().any(|w| w.spot == *spot)).collect()
     }
 
     /// Puts the wanted filters back if another program took them away.
-    pub(super) fn repair_beside(&mut self, index: u32, device: &str, repairs: &mut Repairs) {
-        for Wanted { spot, .. } in self.wanted_beside() {
+    pub(super) fn repair_beside(&mut self, link: u32, index: u32, device: &str, repairs: &mut Repairs) {
+        for Wanted { spot, .. } in self.wanted_beside(link) {
             match self.netlink.filters(index, spot.hook) {
                 Ok(filters) if filters.iter().any(|f| spot.holds(f)) => {}
                 Ok(_) => {
                     let back = self
                         .clsact(index, device, spot.hook)
-                        .and_then(|()| self.filter_beside(index, device));
+                        .and_then(|()| self.filter_beside(link, index, device));
                     match back {
                         Ok(()) => repairs.devices.push(device.to_owned()),
                         Err(e) if e.is_gone() => {}

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use nix::errno::Errno;
 use weir_bpf::Wanted;
 
-use super::{Attach, Attachments, EngineError, Hook, PREF, is_ours, ours_at};
+use super::{Attach, Attachments, EngineError, Hook, MAX_LINKS, PREF, is_ours, ours_at};
 
 /// The parts that were damaged and are repaired.
 #[derive(Debug, Default)]
@@ -32,7 +32,9 @@ impl Attachments {
         let mut repairs = Repairs::default();
         self.repair_maps(&mut repairs);
         self.repair_ports(&mut repairs);
-        self.repair_uplink(&mut repairs);
+        for link in 0..MAX_LINKS {
+            self.repair_uplink(link, &mut repairs);
+        }
         repairs
     }
 
@@ -40,7 +42,9 @@ impl Attachments {
         let ports: BTreeMap<u32, u32> =
             self.ports.iter().map(|(index, port)| (*index, self.port_value(*index, port.handle))).collect();
         let restored = self.classifier.restore(&Wanted {
-            config: &self.config,
+            configs: &self.configs(),
+            links: &self.leading,
+            ways: &self.ways,
             ports: &ports,
             cgroups: &self.cgroups,
             local: &self.local,
@@ -75,24 +79,24 @@ impl Attachments {
         }
     }
 
-    fn repair_uplink(&mut self, repairs: &mut Repairs) {
-        let Some((index, device)) = self.uplink.clone() else { return };
+    fn repair_uplink(&mut self, link: u32, repairs: &mut Repairs) {
+        let Some((index, device)) = self.uplink_of(link) else { return };
         let filters = match self.netlink.filters(index, Hook::Egress) {
             Ok(filters) => filters,
             Err(e) => return repairs.fail(e.into()),
         };
         if filters.iter().any(|f| f.pref == PREF && is_ours(f.bpf_name.as_deref())) {
-            return self.repair_beside(index, &device, repairs);
+            return self.repair_beside(link, index, &device, repairs);
         }
         let back =
-            self.clsact(index, &device, Hook::Egress).and_then(|()| self.filter_uplink(index, &device));
+            self.clsact(index, &device, Hook::Egress).and_then(|()| self.filter_uplink(link, index, &device));
         match back {
             Ok(()) => {
-                self.repair_beside(index, &device, repairs);
+                self.repair_beside(link, index, &device, repairs);
                 repairs.devices.push(device);
             }
             Err(e) => {
-                self.uplink = None;
+                self.lose_uplink(link);
                 if !e.is_gone() {
                     repairs.fail(e);
                 }

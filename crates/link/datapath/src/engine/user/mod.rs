@@ -48,7 +48,7 @@ use self::{
 };
 use super::{
     Attachments, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, ROOT,
-    ifb::Ifb, plan::Shape, tree,
+    Uplink, ifb::Ifb, plan::Shape, tree,
 };
 
 /// Tap queues at first; twice as many whenever they do not do.
@@ -123,9 +123,10 @@ impl User {
     /// # Errors
     /// [`EngineError`]: no ifb or macvtap in this kernel, one before 5.12, missing rights, the name
     /// taken.
-    pub fn open(link: &str, attachments: &Attachments, home: Home) -> Result<User, EngineError> {
-        let mut ifb = Ifb::open(link, 1)?;
-        let (handover, cookie) = (Arc::clone(attachments.classifier().handover()), attachments.cookie());
+    pub fn open(uplink: Uplink<'_>, attachments: &Attachments, home: Home) -> Result<User, EngineError> {
+        let mut ifb = Ifb::open(uplink, 1)?;
+        let handover = Arc::clone(attachments.classifier().handover());
+        let cookie = attachments.cookie(uplink.number);
         let (joined, is_adopted) = match adopt(&mut ifb, &handover, cookie) {
             Some(joined) => (Ok(joined), true),
             None => (begin(&mut ifb, &handover, cookie, home, INITIAL_QUEUES), false),
@@ -256,7 +257,7 @@ fn begin(
 ) -> Result<(Remote, State), EngineError> {
     // Another engine's, with all its classes.
     if let Some(root) = ifb.root()? {
-        ifb.netlink.call(tc::delete_qdisc(ifb.index, Ifb::NAME, root.handle, TcHandle::ROOT))?;
+        ifb.netlink.call(tc::delete_qdisc(ifb.index, &ifb.name, root.handle, TcHandle::ROOT))?;
     }
     delete(&mut ifb.netlink)?;
     let remote = Remote::start(home).map_err(|e| lacking(format!("cannot start its forwarder: {e}")))?;

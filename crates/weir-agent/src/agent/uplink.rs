@@ -1,0 +1,155 @@
+//! A link that is shared: the division of what leaves by it, and of what arrives.
+
+use std::collections::BTreeSet;
+
+use weir_api::EventKind;
+use weir_datapath::engine::{self, Attachments, EngineError, plan};
+use weir_netlink::Link;
+use weir_units::{BitRate, Instant, chain};
+
+use super::{
+    allocate::Allocations, autorate::Autorate, datapath, download::Download, effects::Effects,
+    scheduler::Scheduler,
+};
+use crate::config::{Config, Follows};
+
+/// The parts that belong to one link.
+pub(super) struct Uplink {
+    pub(super) scheduler: Scheduler,
+    /// Demands of the classes, and the division of what leaves.
+    pub(super) allocations: Allocations,
+    /// The follower of a link whose rate changes, if the capacity is a range.
+    pub(super) autorate: Option<Autorate>,
+    /// The download, if the configuration shares it.
+    pub(super) download: Option<Download>,
+}
+
+impl Uplink {
+    /// The capacity that the scheduler divides, where `configured` is that of the configuration.
+    pub(super) fn in_force(&self, configured: BitRate) -> BitRate {
+        self.autorate.as_ref().and_then(Autorate::in_force).unwrap_or(configured)
+    }
+
+    /// Reads what each class sent and queued in both directions.
+    pub(super) fn poll_counters(&mut self, now: Instant, attachments: &mut Attachments) -> Effects {
+        let polled = self.scheduler.poll_counters(now, attachments);
+        self.allocations.observe(&self.scheduler.measured, now);
+        match &mut self.download {
+            Some(download) => polled.and(download.poll_counters(now, attachments)),
+            None => polled,
+        }
+    }
+
+    /// Reads the drops of the queues.
+    pub(super) fn count_drops(&mut self) {
+        match self.scheduler.engine.drops() {
+            Ok(drops) => self.allocations.set_drops(&drops),
+            // The next look at the classes reports the fault.
+            Err(e) => tracing::debug!("cannot read the queues: {}", chain(&e)),
+        }
+        if let Some(download) = &mut self.download {
+            download.count_drops();
+        }
+    }
+
+    /// The shape of the tree for a configuration of the link and the largest MTU of its packets.
+    pub(super) fn shape(&self, config: &Config, mtu: u32) -> plan::Shape {
+        plan::Shape { capacity: self.in_force(config.link.capacity), ..datapath::shape(config, mtu) }
+    }
+
+    /// Sets the schedulers up anew if the packets of the device that was found have another header than those of
+    /// the device that they were made for. Their queues are lost.
+    pub(super) fn fit(
+        &mut self,
+        config: &Config,
+        found: Option<&Link>,
+        attachments: &mut Attachments,
+    ) -> Effects {
+        let is_other = |found: &&Link| found.has_ethernet() == self.scheduler.is_bare;
+        let is_queue = matches!(self.scheduler.engine.place(), engine::Place::Queue(_));
+        let Some(found) = found.filter(is_other).filter(|_| is_queue) else {
+            return Effects::default();
+        };
+        self.allocations.mark();
+        let reopened = self.scheduler.reopen(config, attachments).and_then(|()| match &mut self.download {
+            Some(download) => {
+                let uplink = engine::Uplink { number: self.scheduler.number, device: &config.link.device };
+                download.reopen(uplink, attachments)
+            }
+            None => Ok(()),
+        });
+        match reopened {
+            Ok(()) => {
+                let header = if found.has_ethernet() { "an Ethernet header" } else { "no Ethernet header" };
+                let text = format!("packets of {} have {header} now", found.name);
+                Effects::event(EventKind::Link, text)
+            }
+            Err(e) => self.scheduler.fault(chain(&e)),
+        }
+    }
+
+    /// Has packets pass unscheduled, and removes the schedulers.
+    pub(super) fn end(&mut self, attachments: &mut Attachments) -> Result<(), EngineError> {
+        if let Some(autorate) = self.autorate.take() {
+            autorate.close(attachments);
+        }
+        let ended = self.download.take().map_or(Ok(()), |mut download| download.end(attachments));
+        attachments.set_scheduler(self.scheduler.number, 0)?;
+        self.scheduler.engine.remove()?;
+        ended
+    }
+
+    /// Removes the schedulers. Nothing is sent to them any more.
+    pub(super) fn remove(&mut self) -> Result<(), EngineError> {
+        let removed = self.download.as_mut().map_or(Ok(()), Download::remove);
+        self.scheduler.engine.remove()?;
+        removed
+    }
+
+    /// Whether no class sends, and nothing arrives.
+    pub(super) fn is_idle(&self) -> bool {
+        self.allocations.is_idle() && self.download.as_ref().is_none_or(|d| d.allocations.is_idle())
+    }
+
+    /// The names of the schedulers' devices.
+    pub(super) fn devices(&self) -> BTreeSet<String> {
+        let download = self.download.as_ref().map(|download| download.device().0.to_owned());
+        download.into_iter().chain([self.scheduler.device.clone()]).collect()
+    }
+
+    /// Bytes that wait in all queues.
+    pub(super) fn backlog(&mut self) -> u64 {
+        let leaving = self.scheduler.engine.device().map_or(Ok(0), |device| device.backlog());
+        leaving.unwrap_or(0) + self.download.as_mut().map_or(0, Download::backlog)
+    }
+
+    /// Follows the link between other bounds, or no longer. `configured` is the capacity of the configuration.
+    pub(super) fn follow_by(
+        &mut self,
+        follows: Option<Follows>,
+        configured: BitRate,
+        attachments: &mut Attachments,
+        now: Instant,
+    ) {
+        if self.autorate.as_ref().map(Autorate::follows) == follows {
+            return;
+        }
+        let (number, kind) = (self.scheduler.number, self.scheduler.engine.kind());
+        self.autorate = Autorate::after(self.autorate.take(), follows, (number, kind), attachments, now);
+        self.scheduler.shape.capacity = self.in_force(configured);
+        self.allocations.mark();
+    }
+
+    /// Decides about the capacity of a link whose rate changes. Returns whether the scheduler needs another
+    /// one, and the event to publish, if any.
+    pub(super) fn follow_link(&mut self, configured: BitRate, now: Instant) -> (bool, Option<String>) {
+        let has_backlog = self.allocations.all().any(|followed| followed.counters.backlog > 0);
+        let Some(autorate) = &mut self.autorate else { return (false, None) };
+        let news = autorate.tick(now, has_backlog);
+        let applies = autorate.applies();
+        if applies {
+            self.scheduler.shape.capacity = self.in_force(configured);
+        }
+        (applies, news)
+    }
+}
