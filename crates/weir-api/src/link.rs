@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use weir_units::BitRate;
 
+use crate::DownloadStatus;
+
 use crate::shapes::present;
 
 /// A change of the link's capacities by hand.
@@ -92,28 +94,46 @@ pub struct Follows {
     pub failure: Option<String>,
 }
 
-/// A link of the configuration that is not shared now.
+/// A link of the configuration that the default route does not take. It divides its own capacities between the
+/// same classes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OtherLink {
     /// The device.
     pub device: String,
-    /// The capacity of its upload, or the highest one if it is a range.
+    /// The capacity of its upload now.
     pub capacity: BitRate,
-    /// That of its download, if the node shares it.
+    /// The rate of all classes together over the last second.
+    pub rate: BitRate,
+    /// The follower of its rate, if the capacity is a range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub download: Option<BitRate>,
+    pub follows: Option<Follows>,
+    /// Sum of the floors promised there.
+    pub reserved: BitRate,
+    /// The sum of the floors that may be promised there.
+    pub reservable: BitRate,
+    /// The number of classes that send there.
+    pub active: usize,
+    /// Its download, if the node shares it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub download: Option<DownloadStatus>,
     /// Whether the node has this device now.
     pub is_here: bool,
+    /// The reason if it is here and not divided as configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_enforced_because: Option<String>,
+    /// The promises that do not fit there, with reasons.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unpromised: Vec<String>,
 }
 
-/// The link's capacities.
+/// The capacities of the main link, and the other links.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LinkView {
     /// The device.
     pub device: String,
-    /// The other links of the configuration. They are not shared while the default route goes by this one.
+    /// The other links of the configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<OtherLink>,
     /// The upload.

@@ -1,4 +1,4 @@
-use crate::{ErrorCode, EventKind, Follows, NotEnforced};
+use crate::{ErrorCode, EventKind, Follows, NotEnforced, OtherLink};
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use weir_share::Weight;
 use weir_units::{BitRate, Bytes};
@@ -137,6 +137,93 @@ pub struct Class {
     /// Its part of what arrives, if the node shares its download and the class has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub down: Option<Download>,
+    /// Its parts of the other links, if the node shares several. The figures above are those of the main link, which
+    /// the default route takes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on_links: Vec<OnLink>,
+    /// Packets that left by another link than their route said, for example by a mark of netfilter. They are charged
+    /// to both links.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub moved_packets: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+impl Class {
+    /// The class with its figures on another link in place of those on the main one.
+    #[must_use]
+    pub fn on(&self, part: &OnLink) -> Class {
+        let OnLink { link: _, activity, policy, allocation, rate, demand, bytes, packets, drops, .. } =
+            part.clone();
+        let OnLink { backlog, backlog_packets, backpressured_ms, enforced, not_enforced, .. } = part.clone();
+        let OnLink { not_enforced_because, unpromised, down, .. } = part.clone();
+        Class {
+            activity,
+            policy,
+            allocation,
+            rate,
+            demand,
+            bytes,
+            packets,
+            drops,
+            backlog,
+            backlog_packets,
+            backpressured_ms,
+            enforced,
+            not_enforced,
+            not_enforced_because,
+            unpromised,
+            down,
+            agreement: None,
+            on_links: Vec::new(),
+            ..self.clone()
+        }
+    }
+}
+
+/// A class's part of a link beside the main one. Each value is as in [`Class`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct OnLink {
+    /// The link's device.
+    pub link: String,
+    /// Whether it sends there now.
+    pub activity: Activity,
+    /// The policy in force there. A minimum may be promised on one link alone, and agreements promise on the main one.
+    pub policy: PolicyView,
+    /// The rate that it may send at there now.
+    pub allocation: BitRate,
+    /// The rate that it sent at there over the last second.
+    pub rate: BitRate,
+    /// The rate that it would send at there without a limit; `None` if it takes all it is given.
+    pub demand: Option<BitRate>,
+    /// Bytes sent over this link.
+    pub bytes: Bytes,
+    /// Packets sent over this link; each segment of a super-packet counts.
+    pub packets: u64,
+    /// Packets dropped because the class's queue was full.
+    pub drops: u64,
+    /// Bytes waiting now.
+    pub backlog: Bytes,
+    /// Packets waiting now.
+    pub backlog_packets: u64,
+    /// How long the class has had a queue, ms.
+    pub backpressured_ms: u64,
+    /// Whether the kernel holds the policy there.
+    pub enforced: bool,
+    /// The kind of reason if it is not enforced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_enforced: Option<NotEnforced>,
+    /// The reason and the remedy if it is not enforced.
+    pub not_enforced_because: Option<String>,
+    /// The minimum that is asked for and not promised there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unpromised: Option<BitRate>,
+    /// Its part of what arrives by this link, if the node shares the download.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub down: Option<Download>,
 }
 
 /// A class's part of what arrives by the link.
@@ -216,9 +303,12 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since the agent started.
     pub uptime_s: u64,
-    /// The device whose egress weir divides.
+    /// The device whose egress weir divides. Of several links it is the main one, which the default route takes.
     pub link: String,
-    /// Its capacity now.
+    /// The other links that are shared, if the configuration has several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_links: Vec<OtherLink>,
+    /// The main link's capacity now.
     pub capacity: BitRate,
     /// The configured capacity, if another one set by hand is in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -283,6 +373,25 @@ pub struct Status {
     /// Requests over TCP with a token that was not taken, since the start.
     #[serde(default)]
     pub failed_authentications: u64,
+}
+
+impl Status {
+    /// The status with the figures of another link in place of those of the main one.
+    #[must_use]
+    pub fn on(&self, other: &OtherLink) -> Status {
+        Status {
+            link: other.device.clone(),
+            capacity: other.capacity,
+            configured_capacity: None,
+            follows: other.follows.clone(),
+            rate: other.rate,
+            download: other.download.clone(),
+            reserved: other.reserved,
+            reservable: other.reservable,
+            active: other.active,
+            ..self.clone()
+        }
+    }
 }
 
 /// The answer of `/healthz`: the agent's loop answers.

@@ -18,9 +18,9 @@ use weir_agent::{
 use weir_api::{
     Activity, Actor, ActorKind, Capacity, ChangeKind, Check, Class, ClassKind, CongestionMoved,
     CongestionRule, CongestionView, Doctor, Download, DownloadStatus, Error, ErrorCode, Event, EventKind,
-    Explanation, Export, History, HistoryChange, HistoryQuery, HistoryRecord, LinkView, NotEnforced, Origin,
-    Plan, PlannedChange, PlannedSetting, PlannedState, PolicyView, RuntimeImage, RuntimeImages, SetPolicies,
-    Sharer, Status, TokenMade, TokenScope, TokenView, Undone, Verdict,
+    Explanation, Export, History, HistoryChange, HistoryQuery, HistoryRecord, LinkView, NotEnforced, OnLink,
+    Origin, OtherLink, Plan, PlannedChange, PlannedSetting, PlannedState, PolicyView, RuntimeImage,
+    RuntimeImages, SetPolicies, Sharer, Status, TokenMade, TokenScope, TokenView, Undone, Verdict,
 };
 use weir_cc::{
     AdviceSettings, AdviceView, Advisor, Connection, Direction, FlowRecord, Rule, Rules, Stats, rule_for,
@@ -75,6 +75,8 @@ pub fn class(name: &str, allocation: BitRate, rate: BitRate) -> Class {
         unpromised: None,
         agreement: None,
         down: None,
+        on_links: Vec::new(),
+        moved_packets: 0,
     }
 }
 
@@ -97,6 +99,47 @@ pub fn download(rate: BitRate) -> Download {
         not_enforced: None,
         not_enforced_because: None,
         unpromised: None,
+    }
+}
+
+/// A link of 9mbit beside the main one, which a minimum of 40mbit does not fit.
+pub fn other_link() -> OtherLink {
+    OtherLink {
+        device: "wwan0".to_owned(),
+        capacity: BitRate::mbit(9),
+        rate: BitRate::mbit(4),
+        reserved: BitRate::ZERO,
+        reservable: BitRate::kbit(8_550),
+        active: 1,
+        follows: None,
+        download: Some(download_status()),
+        is_here: true,
+        not_enforced_because: None,
+        unpromised: vec!["web: its minimum of 40mbit is not promised".to_owned()],
+    }
+}
+
+/// A class's part of that link, on which it sends 4mbit.
+pub fn on_link(class: &Class) -> OnLink {
+    let Class { activity, policy, bytes, packets, .. } = class.clone();
+    OnLink {
+        link: "wwan0".to_owned(),
+        activity,
+        policy,
+        allocation: BitRate::mbit(9),
+        rate: BitRate::mbit(4),
+        demand: None,
+        bytes,
+        packets,
+        drops: 2,
+        backlog: Bytes(0),
+        backlog_packets: 0,
+        backpressured_ms: 0,
+        enforced: true,
+        not_enforced: None,
+        not_enforced_because: None,
+        unpromised: None,
+        down: Some(download(BitRate::mbit(3))),
     }
 }
 
@@ -220,6 +263,7 @@ pub fn status() -> Status {
         pid: 4242,
         uptime_s: 11_532,
         link: "eth0".to_owned(),
+        other_links: Vec::new(),
         capacity: BitRate::mbit(100),
         configured_capacity: None,
         follows: None,

@@ -114,10 +114,18 @@ impl Config {
 
     /// Another link, of that device and capacity.
     #[must_use]
-    pub fn beside(mut self, device: &str, capacity: BitRate) -> Config {
+    pub fn beside(self, device: &str, capacity: BitRate) -> Config {
+        self.beside_with(device, capacity, "")
+    }
+
+    /// The same with more lines of its table.
+    #[must_use]
+    pub fn beside_with(mut self, device: &str, capacity: BitRate, lines: &str) -> Config {
         let capacity = capacity.bits_per_sec();
-        let _ =
-            writeln!(self.others, "[[link]]\ndevice = \"{device}\"\ncapacity = \"{capacity}bit\"\n{OF_ALL}");
+        let _ = writeln!(
+            self.others,
+            "[[link]]\ndevice = \"{device}\"\ncapacity = \"{capacity}bit\"\n{OF_ALL}\n{lines}"
+        );
         self
     }
 

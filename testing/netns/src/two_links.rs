@@ -22,7 +22,17 @@ pub const BY_SECOND_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0,
 /// Without the rights to make it.
 #[must_use]
 pub fn node(count: usize) -> Node {
-    let node = Node::build(&Spec { containers: containers(count), mode: Mode::Routed, ..Spec::default() });
+    node_in(count, Mode::Routed)
+}
+
+/// The same with containers that reach the first link in another way. The server answers by the link of the address
+/// that was asked.
+///
+/// # Panics
+/// As [`node`].
+#[must_use]
+pub fn node_in(count: usize, mode: Mode) -> Node {
+    let node = Node::build(&Spec { containers: containers(count), mode, ..Spec::default() });
     let (home, srv) = (node.topology.node(), node.topology.srv());
     let made = home
         .ip(&format!(
@@ -46,8 +56,13 @@ pub fn node(count: usize) -> Node {
     for device in ["eth0", "eth1"] {
         srv.sysctl(&format!("net.ipv4.conf.{device}.rp_filter"), "0").expect("it can be set");
     }
-    route(&node, "add", UPLINK);
+    if mode != Mode::Bridged {
+        route(&node, "add", UPLINK);
+    }
     route(&node, "add", SECOND);
+    let rules =
+        format!("rule add from {BY_SECOND} lookup 200\nroute add default via 10.96.0.1 dev eth1 table 200\n");
+    srv.ip(&rules).expect("the server can have a rule");
     node.sh(&["ip", "route", "add", &format!("{BY_SECOND}/32"), "via", "10.96.0.2", "dev", SECOND]);
     node.sh(&["ip", "-6", "route", "add", &format!("{BY_SECOND_V6}/128"), "via", "fd96::2", "dev", SECOND]);
     node

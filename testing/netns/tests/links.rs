@@ -2,10 +2,16 @@
 
 use std::{thread::sleep, time::Duration};
 
-use weir_netlab::{topology::UPLINK, traffic::UDP_PAYLOAD};
+use std::net::IpAddr;
+
+use weir_api::{Class, LinkView, OnLink};
+use weir_netlab::{
+    topology::{Family, Mode, UPLINK},
+    traffic::UDP_PAYLOAD,
+};
 use weir_netns_tests::{
-    EngineBounds, EngineKind, Node, Rate, Stream, for_each_engine, measure_once,
-    two_links::{BY_SECOND, FAR, SECOND, node},
+    EngineBounds, EngineKind, Need, Node, Rate, Stream, can_run, for_each_engine, measure_once,
+    two_links::{BY_SECOND, BY_SECOND_V6, FAR, SECOND, node, node_in},
 };
 use weir_units::BitRate;
 
@@ -17,6 +23,22 @@ const MEASURED: Duration = Duration::from_secs(2);
 
 /// A datagram's bytes on layer 2 as a part of its payload.
 const FRAME: f64 = (UDP_PAYLOAD as f64 + 42.0) / UDP_PAYLOAD as f64;
+
+/// HTB needs a second to be exact, longer on a busy machine.
+const SETTLES: Duration = Duration::from_millis(2_500);
+
+fn send(node: &Node, label: &str, to: IpAddr) -> Stream {
+    Stream::udp(node.netns(label), node.topology.srv(), to, Rate::Unlimited)
+}
+
+fn link(node: &Node) -> LinkView {
+    serde_json::from_str(&node.weir(&["link", "--json"])).expect("it is a view")
+}
+
+/// A class's part of the second link.
+fn on_second(class: &Class) -> &OnLink {
+    class.on_links.iter().find(|part| part.link == SECOND).expect("it has a part of the second link")
+}
 
 /// Starts the agent on both links.
 fn start(node: &mut Node, engine: EngineKind, awaited: &[&str]) {
@@ -50,8 +72,8 @@ fn links_that_routes_take_are_shared_each_by_itself(engine: EngineKind) {
     assert_eq!(devices(&node), ["weir0", "weir1"]);
     node.weir(&["set", &node.name("C1"), "max=30mbit"]);
     node.weir(&["set", &node.name("C2"), "weight=4"]);
-    let send = |label, to| Stream::udp(node.netns(label), node.topology.srv(), to, Rate::Unlimited);
-    let streams = [send("C1", FAR), send("C2", FAR), send("C1", BY_SECOND), send("C2", BY_SECOND)];
+    let streams = [("C1", FAR), ("C2", FAR), ("C1", BY_SECOND), ("C2", BY_SECOND)];
+    let streams = streams.map(|(label, to)| send(&node, label, to));
     let all = streams.each_ref();
     let tolerance = engine.tolerance(false).max(0.02);
     sleep(engine.settles() + Duration::from_millis(1_500));
@@ -74,4 +96,130 @@ fn links_that_routes_take_are_shared_each_by_itself(engine: EngineKind) {
         let qdiscs = node.sh(&["tc", "qdisc", "show", "dev", device]);
         assert!(!qdiscs.contains("clsact"), "{device}: {qdiscs}");
     }
+}
+
+#[test]
+fn what_arrives_and_the_hosts_traffic_are_shared_on_each_link() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = node_in(2, Mode::Nat);
+    node.sh(&["iptables", "-w", "-t", "nat", "-A", "POSTROUTING", "-o", SECOND, "-j", "MASQUERADE"]);
+    let config = node.config().capacity(BitRate::mbit(FIRST_MBIT)).link("download = \"20mbit\"");
+    let config = config.beside_with(SECOND, BitRate::mbit(SECOND_MBIT), "download = \"12mbit\"");
+    let names = [node.name("C1"), node.name("C2")];
+    let sections = format!("[[class]]\nname = \"{}\"\ndown = {{ weight = 3 }}\n", names[1]);
+    node.start(&config.sections(&sections).awaiting(&names));
+    // A datagram of a flood above a link's capacity is dropped here, and not before.
+    let back = |label, address, mbit| {
+        Stream::udp_back(
+            node.netns(label),
+            node.topology.srv(),
+            address,
+            BitRate::mbit(mbit),
+            UDP_PAYLOAD as usize,
+        )
+    };
+    let first = node.topology.server_address(Family::V4);
+    let streams =
+        [back("C1", first, 19), back("C2", first, 19), back("C1", BY_SECOND, 11), back("C2", BY_SECOND, 11)];
+    sleep(SETTLES);
+    exact("what arrives", &streams.each_ref(), &[5.0, 15.0, 3.0, 9.0], 0.03);
+    let class = node.class("C2");
+    let rate = on_second(&class).down.as_ref().map_or(0.0, |down| down.rate.as_mbit());
+    assert!((rate - 9.0).abs() < 0.5, "{rate} Mbit/s are shown for the second link");
+    drop(streams);
+
+    let host = |to| Stream::udp(node.topology.node(), node.topology.srv(), to, Rate::Unlimited);
+    let streams = [host(first), send(&node, "C1", first), host(BY_SECOND), send(&node, "C1", BY_SECOND)];
+    sleep(SETTLES);
+    exact("what leaves, beside the host", &streams.each_ref(), &[20.0, 20.0, 5.0, 5.0], 0.03);
+    let shown = node.weir(&["ps", "--link", SECOND]);
+    let line = shown.lines().find(|line| line.starts_with("host ")).expect("the host has a line");
+    assert!(line.contains(" 5mbit "), "{shown}");
+    let wrong = node.ran(&["ps", "--link", "eth9"]);
+    assert!(
+        wrong.code == Some(2) && wrong.stderr.contains("no link eth9 is shared, but up0, up1"),
+        "{wrong:?}"
+    );
+}
+
+#[test]
+fn packets_that_netfilter_sends_by_another_link_are_charged_there() {
+    if !can_run(&Need::TRAFFIC) || !can_run(&[Need::Program("iptables")]) {
+        return;
+    }
+    let mut node = node(2);
+    start(&mut node, EngineKind::Htb, &["C1", "C2"]);
+    node.weir(&["set", &node.name("C2"), "weight=4"]);
+    // No route knows this mark when the packet is at its port.
+    for rule in ["add fwmark 7 lookup 107"] {
+        node.sh(&[&["ip", "rule"], &rule.split(' ').collect::<Vec<_>>()[..]].concat());
+    }
+    node.sh(&["ip", "route", "add", "default", "via", "10.96.0.2", "dev", SECOND, "table", "107"]);
+    let to = FAR.to_string();
+    node.sh(&[
+        "iptables",
+        "-w",
+        "-t",
+        "mangle",
+        "-A",
+        "PREROUTING",
+        "-i",
+        "br0",
+        "-d",
+        &to,
+        "-j",
+        "MARK",
+        "--set-mark",
+        "7",
+    ]);
+    let streams = [send(&node, "C1", BY_SECOND), send(&node, "C2", FAR)];
+    sleep(SETTLES);
+    exact("on the second link", &streams.each_ref(), &[2.0, 8.0], 0.03);
+    let (routed, moved) = (node.class("C1"), node.class("C2"));
+    assert_eq!(routed.moved_packets, 0);
+    assert!(moved.moved_packets > 1_000, "{} packets are counted", moved.moved_packets);
+    let why = node.weir(&["explain", &node.name("C2")]);
+    assert!(why.contains("packets left by another link than their route said"), "{why}");
+}
+
+#[test]
+fn ports_of_the_uplinks_bridge_leave_by_it_and_ipv6_by_its_route() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = node_in(2, Mode::Bridged);
+    start(&mut node, EngineKind::Htb, &["C1", "C2"]);
+    node.weir(&["set", &node.name("C2"), "weight=3"]);
+    let first = node.topology.server_address(Family::V4);
+    let host = |to| Stream::udp(node.topology.node(), node.topology.srv(), to, Rate::Unlimited);
+    let streams = [send(&node, "C1", first), send(&node, "C2", first), host(BY_SECOND_V6)];
+    sleep(SETTLES);
+    let v6 = SECOND_MBIT as f64 * (UDP_PAYLOAD as f64 + 42.0) / (UDP_PAYLOAD as f64 + 62.0);
+    exact("bridged, and the host by the other link", &streams.each_ref(), &[10.0, 30.0, v6], 0.03);
+}
+
+#[test]
+fn link_that_a_reload_adds_is_shared_and_one_that_it_removes_is_left_alone() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = node(1);
+    let one = node.config().capacity(BitRate::mbit(FIRST_MBIT)).awaiting(&[node.name("C1")]);
+    node.start(&one);
+    assert!(link(&node).others.is_empty());
+    let stream = send(&node, "C1", BY_SECOND);
+    sleep(Duration::from_millis(500));
+    let two = one.clone().beside(SECOND, BitRate::mbit(SECOND_MBIT));
+    node.agent().rewrite(&two).expect("it is written");
+    sleep(SETTLES);
+    assert_eq!(link(&node).others.len(), 1, "{}", node.agent().log());
+    exact("after a reload", &[&stream], &[10.0], 0.03);
+    node.agent().rewrite(&one).expect("it is written");
+    sleep(SETTLES);
+    assert_eq!(devices(&node), ["weir0"]);
+    let qdiscs = node.sh(&["tc", "qdisc", "show", "dev", SECOND]);
+    assert!(!qdiscs.contains("clsact"), "{qdiscs}");
+    assert!(node.class("C1").on_links.is_empty());
 }

@@ -8,7 +8,7 @@ use super::{
     Agent,
     answer::{not_stored, now_ms},
     by_hand::ByHand,
-    class_table::ClassTable,
+    class_table::{ClassEntry, ClassTable},
     datapath,
     download::told,
     history::History,
@@ -126,18 +126,19 @@ impl ByHand {
     }
 }
 
+/// The minima of a table that are not promised, with reasons.
+pub(super) fn unpromised_minima(table: &ClassTable) -> Vec<String> {
+    let why = |e: &ClassEntry| Some(format!("{}: {}", e.class.name, e.unpromised.as_ref()?));
+    table.entries().values().filter_map(why).collect()
+}
+
 impl Agent {
     /// The capacities with their origins, and the minima that they leave without a promise.
     pub(super) fn link_view(&self) -> LinkView {
         let link = &self.classes.config().link;
         let (configured, configured_download) = self.capacities.replaced();
         let capacity = |capacity, configured| Capacity { capacity, configured };
-        let unpromised = |table: &ClassTable| -> Vec<String> {
-            let entries = table.entries().values();
-            let why = entries.filter_map(|e| Some(format!("{}: {}", e.class.name, e.unpromised.as_ref()?)));
-            why.collect()
-        };
-        let down = self.link.download.as_ref().map(|download| unpromised(&download.classes));
+        let down = self.link.download.as_ref().map(|download| unpromised_minima(&download.classes));
         let down = down.unwrap_or_default().into_iter().map(|why| told(&why));
         LinkView {
             device: link.device.clone(),
@@ -146,7 +147,11 @@ impl Agent {
             framing: link.line().map(|line| line.to_string()),
             follows: self.follows(),
             download: link.download.map(|rate| capacity(rate, configured_download)),
-            unpromised: unpromised(&self.classes).into_iter().chain(down).chain(self.excess()).collect(),
+            unpromised: unpromised_minima(&self.classes)
+                .into_iter()
+                .chain(down)
+                .chain(self.excess())
+                .collect(),
         }
     }
 

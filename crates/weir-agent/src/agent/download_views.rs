@@ -10,18 +10,68 @@ use super::{
     class_table::ClassEntry,
     download::{Download, told},
     figures::Figures,
+    uplink::Uplink,
     views::unpromised,
 };
 
 impl Agent {
     pub(super) fn download_status(&self) -> Option<DownloadStatus> {
-        let download = self.link.download.as_ref()?;
+        self.link.download_status(self.capacities.replaced().1)
+    }
+
+    /// The reason if no class's policy of what arrives is enforced.
+    pub(super) fn download_fault(&self) -> Option<String> {
+        self.link.fault_of_download().map(|(_, why)| why)
+    }
+
+    pub(super) fn download_warnings(&self) -> Vec<String> {
+        let Some(download) = &self.link.download else { return Vec::new() };
+        let promises = download.promises.error().cloned();
+        let all = self.download_fault().into_iter().chain(promises).chain(unpromised(&download.classes));
+        all.map(|why| told(&why)).collect()
+    }
+
+    /// A class's part of what arrives by the main link. `None` if it has none.
+    pub(super) fn down(&self, key: &ClassKey) -> Option<weir_api::Download> {
+        self.link.down(key)
+    }
+
+    /// The reasons for a class's part of what arrives.
+    pub(super) fn explain_download(&self, key: &ClassKey) -> Vec<String> {
+        let Some(download) = &self.link.download else { return Vec::new() };
+        let Some(entry) = download.classes.entries().get(key) else {
+            let kind = self.classes.entries().get(key).map(|entry| entry.class.kind);
+            let why = match kind {
+                Some(ClassKind::Selector) => {
+                    "it selects packets that leave; what arrives belongs to the sender's class"
+                }
+                _ => "no class of the download has this name",
+            };
+            return vec![told(&format!("it has no policy of what arrives: {why}"))];
+        };
+        let mut reasons = Vec::new();
+        if let Some(down) = self.down(key) {
+            reasons.extend(down.not_enforced_because.iter().map(|why| format!("not enforced: {why}")));
+            reasons.extend(explain_share(download, key, entry));
+            reasons.extend(explain_charge(download, entry));
+            if down.drops > 0 {
+                reasons.push(format!("{} packets were dropped because its queue was full", down.drops));
+            }
+        }
+        reasons.iter().map(|reason| told(reason)).collect()
+    }
+}
+
+impl Uplink {
+    /// The state of what arrives. `configured_capacity` is the replaced one, if another one by hand is in force.
+    pub(super) fn download_status(&self, configured_capacity: Option<BitRate>) -> Option<DownloadStatus> {
+        let download = self.download.as_ref()?;
         let reservation = download.classes.reservation();
         let (device, engine) = download.device();
         let followed = || download.allocations.all();
         Some(DownloadStatus {
             capacity: download.classes.config().link.capacity,
-            configured_capacity: self.capacities.replaced().1,
+            configured_capacity,
             rate: BitRate(followed().map(|f| f.estimator.rate().0).sum()),
             reserved: reservation.reserved,
             reservable: reservation.reservable,
@@ -34,27 +84,16 @@ impl Agent {
     }
 
     /// The reason if no class's policy of what arrives is enforced.
-    pub(super) fn download_fault(&self) -> Option<String> {
-        self.fault_of_download().map(|(_, why)| why)
-    }
-
     fn fault_of_download(&self) -> Option<(NotEnforced, String)> {
-        let download = self.link.download.as_ref()?;
+        let download = self.download.as_ref()?;
         let fault = download.fault().map(|error| format!("the scheduler has a fault: {error}"));
-        let uplink = || Some((NotEnforced::Uplink, self.link.scheduler.uplink_failure.clone()?));
+        let uplink = || Some((NotEnforced::Uplink, self.scheduler.uplink_failure.clone()?));
         fault.map(|why| (NotEnforced::Scheduler, why)).or_else(uplink)
-    }
-
-    pub(super) fn download_warnings(&self) -> Vec<String> {
-        let Some(download) = &self.link.download else { return Vec::new() };
-        let promises = download.promises.error().cloned();
-        let all = self.download_fault().into_iter().chain(promises).chain(unpromised(&download.classes));
-        all.map(|why| told(&why)).collect()
     }
 
     /// A class's part of what arrives. `None` if it has none.
     pub(super) fn down(&self, key: &ClassKey) -> Option<weir_api::Download> {
-        let download = self.link.download.as_ref()?;
+        let download = self.download.as_ref()?;
         let entry = download.classes.entries().get(key)?;
         let Figures {
             activity,
@@ -91,31 +130,6 @@ impl Agent {
             not_enforced_because: problem,
             unpromised,
         })
-    }
-
-    /// The reasons for a class's part of what arrives.
-    pub(super) fn explain_download(&self, key: &ClassKey) -> Vec<String> {
-        let Some(download) = &self.link.download else { return Vec::new() };
-        let Some(entry) = download.classes.entries().get(key) else {
-            let kind = self.classes.entries().get(key).map(|entry| entry.class.kind);
-            let why = match kind {
-                Some(ClassKind::Selector) => {
-                    "it selects packets that leave; what arrives belongs to the sender's class"
-                }
-                _ => "no class of the download has this name",
-            };
-            return vec![told(&format!("it has no policy of what arrives: {why}"))];
-        };
-        let mut reasons = Vec::new();
-        if let Some(down) = self.down(key) {
-            reasons.extend(down.not_enforced_because.iter().map(|why| format!("not enforced: {why}")));
-            reasons.extend(explain_share(download, key, entry));
-            reasons.extend(explain_charge(download, entry));
-            if down.drops > 0 {
-                reasons.push(format!("{} packets were dropped because its queue was full", down.drops));
-            }
-        }
-        reasons.iter().map(|reason| told(reason)).collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use weir_api::{ClassKind, NotEnforced};
 
-use super::{Agent, class_key::ClassKey, class_table::ClassEntry, download::told};
+use super::{Agent, class_key::ClassKey, class_table::ClassEntry, download::told, uplink::Uplink};
 
 /// The most reasons that [`Agent::not_ready`] gives.
 const MAX_REASONS: usize = 8;
@@ -15,18 +15,23 @@ impl Agent {
 
     /// The reason if a part of this class's policy is not in force, and the kind of reason.
     pub(super) fn not_enforced(&self, entry: &ClassEntry) -> Option<(NotEnforced, String)> {
+        self.not_enforced_on(&self.link, entry)
+    }
+
+    /// The same on a link.
+    pub(super) fn not_enforced_on(&self, link: &Uplink, entry: &ClassEntry) -> Option<(NotEnforced, String)> {
         let unpromised = || Some((NotEnforced::Unpromised, entry.unpromised.as_ref()?.to_string()));
         let unmet = || Some((NotEnforced::Unsupported, entry.class.unmet.clone()?));
-        self.fault(entry).or_else(unpromised).or_else(unmet)
+        self.fault(link, entry).or_else(unpromised).or_else(unmet)
     }
 
     /// The reason if the kernel does not enforce the promises to this class.
     pub(super) fn fault_of(&self, entry: &ClassEntry) -> Option<String> {
-        self.fault(entry).map(|(_, why)| why)
+        self.fault(&self.link, entry).map(|(_, why)| why)
     }
 
-    fn fault(&self, entry: &ClassEntry) -> Option<(NotEnforced, String)> {
-        if let Some(error) = self.scheduler_fault() {
+    fn fault(&self, link: &Uplink, entry: &ClassEntry) -> Option<(NotEnforced, String)> {
+        if let Some(error) = link.scheduler.error.as_ref().or(self.datapath.unrepaired.as_ref()) {
             return Some((NotEnforced::Scheduler, format!("the scheduler has a fault: {error}")));
         }
         if let Some(problem) = entry.class.problem.clone() {
@@ -43,7 +48,7 @@ impl Agent {
             return Some((NotEnforced::SelectorKinds, why.to_owned()));
         }
         let by_uplink = entry.class.kind == ClassKind::Host || !entry.class.cgroups.is_empty();
-        if by_uplink && let Some(why) = &self.link.scheduler.uplink_failure {
+        if by_uplink && let Some(why) = &link.scheduler.uplink_failure {
             return Some((NotEnforced::Uplink, why.clone()));
         }
         let lost = entry.class.ports.iter().find(|(index, _)| !self.datapath.attachments.catches(*index));
@@ -71,6 +76,9 @@ impl Agent {
         if let Some(why) = self.download_fault() {
             reasons.push(told(&why));
             return reasons;
+        }
+        for other in &self.others {
+            reasons.extend(other.fault().map(|why| format!("link {}: {why}", other.device())));
         }
         // A container's wish that does not fit must not make the node look broken.
         let is_fault =

@@ -3,13 +3,16 @@
 
 use std::{collections::BTreeMap, mem::swap};
 
-use weir_api::{Error, ErrorCode, EventKind};
+use weir_api::{Error, ErrorCode, EventKind, OnLink};
 use weir_datapath::engine::{self, EngineError, EngineKind};
 use weir_netlink::{DefaultRoute, Link, Netlink};
 use weir_share::Allocator;
 use weir_units::chain;
 
-use super::{Agent, by_hand::ByHand, discover::Discovery, other_link::OtherLink, reconcile::not_enforced};
+use super::{
+    Agent, by_hand::ByHand, class_key::ClassKey, discover::Discovery, figures::Figures,
+    other_link::OtherLink, reconcile::not_enforced,
+};
 use crate::config::Config;
 
 /// The link that the default route takes: the device among `links` with the best route. The link of now stays
@@ -247,13 +250,36 @@ impl Agent {
 
     /// The links beside the main one, for views.
     pub(super) fn other_links(&self) -> Vec<weir_api::OtherLink> {
-        let other = |link: &crate::config::Link| weir_api::OtherLink {
-            device: link.device.clone(),
-            capacity: link.capacity,
-            download: link.download,
-            is_here: nix::net::if_::if_nametoindex(link.device.as_str()).is_ok(),
+        self.others.iter().map(OtherLink::view).collect()
+    }
+
+    /// A class's parts of the links beside the main one.
+    pub(super) fn on_links(&self, key: &ClassKey) -> Vec<OnLink> {
+        let part = |other: &OtherLink| {
+            let entry = other.classes.entries().get(key)?;
+            let figures = Figures::of(&other.classes, &other.link.allocations, entry);
+            let (not_enforced, problem) = self.not_enforced_on(&other.link, entry).unzip();
+            Some(OnLink {
+                link: other.device().to_owned(),
+                activity: figures.activity,
+                policy: figures.policy,
+                allocation: figures.allocation,
+                rate: figures.rate,
+                demand: figures.demand,
+                bytes: figures.bytes,
+                packets: figures.packets,
+                drops: figures.drops,
+                backlog: figures.backlog,
+                backlog_packets: figures.backlog_packets,
+                backpressured_ms: figures.backpressured_ms,
+                enforced: problem.is_none(),
+                not_enforced,
+                not_enforced_because: problem,
+                unpromised: figures.unpromised,
+                down: other.link.down(key),
+            })
         };
-        self.classes.config().link.spare.iter().map(other).collect()
+        self.others.iter().filter_map(part).collect()
     }
 
     /// Refuses capacities by hand beside several links: they would be those of whichever link is shared.

@@ -7,9 +7,11 @@ use weir_units::{BitRate, Instant};
 
 use super::{
     allocate::Allocations,
+    autorate::Autorate,
+    capacity::unpromised_minima,
     class_table::{Agreed, Change, ClassTable},
     discover::Discovery,
-    download::{Download, OpenError},
+    download::{Download, OpenError, told},
     effects::Effects,
     promises::Promises,
     scheduler::Scheduler,
@@ -211,8 +213,43 @@ impl OtherLink {
         self.link.end(attachments)
     }
 
-    /// The reason if the link is not divided as configured.
-    pub(super) fn fault(&self) -> Option<&String> {
-        self.link.scheduler.error.as_ref()
+    /// The reason if the link is here and not divided as configured.
+    pub(super) fn fault(&self) -> Option<String> {
+        let Scheduler { error, uplink_failure, .. } = &self.link.scheduler;
+        let fault = error.as_ref().map(|error| format!("the scheduler has a fault: {error}"));
+        let uplink =
+            uplink_failure.as_ref().map(|why| format!("the host's own traffic is not shared: {why}"));
+        let download = self.link.download.as_ref().and_then(Download::fault).map(|why| told(why));
+        fault.or(uplink.filter(|_| self.link.scheduler.is_here())).or(download)
+    }
+
+    /// What is not enforced of the link, for `weir status`.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let follower = self.link.autorate.as_ref().and_then(Autorate::failure);
+        self.fault().into_iter().chain(follower).map(|why| self.words(&why)).collect()
+    }
+
+    /// The link, for views.
+    pub(super) fn view(&self) -> weir_api::OtherLink {
+        let link = &self.classes.config().link;
+        let rate = |allocations: &Allocations| BitRate(allocations.all().map(|f| f.estimator.rate().0).sum());
+        let download = self.link.download.as_ref();
+        let down = download.map_or(Vec::new(), |download| unpromised_minima(&download.classes));
+        weir_api::OtherLink {
+            device: link.device.clone(),
+            capacity: self.link.in_force(link.capacity),
+            rate: rate(&self.link.allocations),
+            follows: self.link.autorate.as_ref().map(Autorate::view),
+            reserved: self.classes.reservation().reserved,
+            reservable: self.classes.reservation().reservable,
+            active: self.link.allocations.all().filter(|f| f.estimator.demand().is_active()).count(),
+            download: self.link.download_status(None),
+            is_here: self.link.scheduler.is_here(),
+            not_enforced_because: self.fault(),
+            unpromised: unpromised_minima(&self.classes)
+                .into_iter()
+                .chain(down.iter().map(|why| told(why)))
+                .collect(),
+        }
     }
 }

@@ -177,6 +177,11 @@ impl Scheduler {
         self.link.is_some()
     }
 
+    /// Whether the link's device was there at the last discovery.
+    pub(super) fn is_here(&self) -> bool {
+        matches!(self.link, Some(LinkState::Present { .. }))
+    }
+
     pub(super) fn is_link_up(&self) -> bool {
         matches!(self.link, Some(LinkState::Present { is_up: true, .. }))
     }

@@ -1,6 +1,8 @@
 //! The agent's answers: status, classes, explanations, its own health.
 
-use weir_api::{Check, Class, ClassKind, Error, ErrorCode, Explanation, Origin, Sharer, Status, Verdict};
+use weir_api::{
+    Check, Class, ClassKind, Error, ErrorCode, Explanation, OnLink, Origin, Sharer, Status, Verdict,
+};
 use weir_share::{Bound, Policy};
 use weir_units::{BitRate, Bytes, TcHandle};
 
@@ -12,6 +14,7 @@ use super::{
     class_table::{ClassEntry, ClassTable},
     download::Download,
     figures::Figures,
+    other_link::OtherLink,
     runtimes::State,
 };
 
@@ -41,6 +44,20 @@ fn origin_text(origin: Origin, key: &str, entry: &ClassEntry) -> String {
             None => "agreements are in force: what has none is held to this".to_owned(),
         },
     }
+}
+
+/// A class's part of a link beside the main one, in words.
+fn explain_on(part: &OnLink) -> String {
+    let OnLink { link, rate, allocation, policy, .. } = part;
+    let what = match part.activity {
+        weir_api::Activity::Active => format!("sends {rate} there now and may send {allocation}"),
+        _ => "sends nothing there now".to_owned(),
+    };
+    let rate = |rate: Option<BitRate>| rate.map_or("none".to_owned(), |rate| rate.to_string());
+    let (min, max) = (rate(policy.min), rate(policy.max));
+    let why =
+        part.not_enforced_because.as_ref().map_or(String::new(), |why| format!("; not enforced: {why}"));
+    format!("link {link}: {what} (weight {}, min {min}, max {max}){why}", policy.weight)
 }
 
 impl Agent {
@@ -88,12 +105,14 @@ impl Agent {
         warnings.extend(self.images.runtime().warning());
         warnings.extend(self.api.port.failure());
         warnings.extend(self.excess());
+        warnings.extend(self.others.iter().flat_map(OtherLink::warnings));
         warnings.extend(self.link.autorate.as_ref().and_then(autorate::Autorate::failure));
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs(),
             link: link.device.clone(),
+            other_links: self.other_links(),
             capacity: self.in_force(),
             configured_capacity: self.capacities.replaced().0,
             follows: self.follows(),
@@ -144,6 +163,12 @@ impl Agent {
             }
             _ => 0,
         };
+        let moved = match entry.minor {
+            Some(minor) if !self.others.is_empty() => {
+                self.datapath.attachments.moved_packets(super::datapath::handle(minor)).unwrap_or(0)
+            }
+            _ => 0,
+        };
         let (not_enforced, problem) = self.not_enforced(entry).unzip();
         Class {
             name: entry.class.name.clone(),
@@ -171,6 +196,8 @@ impl Agent {
             unpromised: figures.unpromised,
             agreement: entry.agreement.as_ref().map(ToString::to_string),
             down: self.down(key),
+            on_links: self.on_links(key),
+            moved_packets: moved,
         }
     }
 
@@ -278,6 +305,13 @@ impl Agent {
             }
         }
         reasons.extend(self.explain_download(key));
+        reasons.extend(class.on_links.iter().map(explain_on));
+        if class.moved_packets > 0 {
+            reasons.push(format!(
+                "{} packets left by another link than their route said, and were charged to both",
+                class.moved_packets
+            ));
+        }
         let sharers = siblings
             .iter()
             .filter(|(k, _)| active(k))

@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
-use weir_api::{Capacity, LinkView, SetCapacity};
+use weir_api::{Capacity, LinkView, OtherLink, SetCapacity};
 use weir_units::BitRate;
 
 use super::{Session, Usage, plan, status};
@@ -121,12 +121,6 @@ pub(super) fn run(args: &LinkArgs, session: &mut Session<'_>) -> anyhow::Result<
 fn write(out: &mut dyn Write, view: &LinkView) -> io::Result<()> {
     let text = |Capacity { capacity, configured }: Capacity| status::capacity(capacity, configured);
     writeln!(out, "link       {}", view.device)?;
-    for other in &view.others {
-        let download = other.download.map_or(String::new(), |rate| format!(", download {rate}"));
-        let why =
-            if other.is_here { "the default route does not go by it" } else { "there is no such device now" };
-        writeln!(out, "not shared {} ({}{download}): {why}", other.device, other.capacity)?;
-    }
     writeln!(out, "capacity   {}", text(view.upload))?;
     if let Some(follows) = &view.follows {
         writeln!(out, "follows    {}", status::follows(follows))?;
@@ -138,12 +132,28 @@ fn write(out: &mut dyn Write, view: &LinkView) -> io::Result<()> {
     for why in &view.unpromised {
         writeln!(out, "! {why}")?;
     }
-    Ok(())
+    view.others.iter().try_for_each(|other| write_other(out, other))
+}
+
+/// Writes a link that the default route does not take.
+fn write_other(out: &mut dyn Write, other: &OtherLink) -> io::Result<()> {
+    writeln!(out, "\nlink       {}, for what other routes send there", other.device)?;
+    if !other.is_here {
+        return writeln!(out, "! there is no such device now");
+    }
+    writeln!(out, "capacity   {}", other.capacity)?;
+    if let Some(follows) = &other.follows {
+        writeln!(out, "follows    {}", status::follows(follows))?;
+    }
+    let download = other.download.as_ref().map(|download| download.capacity.to_string());
+    writeln!(out, "download   {}", download.unwrap_or_else(|| "not shared".to_owned()))?;
+    let fault = other.not_enforced_because.as_ref().map(|why| format!("not enforced: {why}"));
+    fault.iter().chain(&other.unpromised).try_for_each(|why| writeln!(out, "! {why}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use weir_api::OtherLink;
+    use weir_fake_agent as fake;
 
     use super::*;
 
@@ -173,9 +183,8 @@ mod tests {
             others: [("wwan0", true), ("wwan1", false)]
                 .map(|(device, is_here)| OtherLink {
                     device: device.to_owned(),
-                    capacity: BitRate::mbit(9),
-                    download: None,
                     is_here,
+                    ..fake::other_link()
                 })
                 .into(),
             upload: Capacity { capacity: BitRate::mbit(30), configured: Some(BitRate::mbit(95)) },
@@ -186,8 +195,11 @@ mod tests {
         };
         let mut out = Vec::new();
         write(&mut out, &view).unwrap();
-        let want = "link       eth0\nnot shared wwan0 (9mbit): the default route does not go by it\nnot shared wwan1 (9mbit): there is no such device now\ncapacity   30mbit by hand (95mbit configured)\nframing    pppoe-ptm\ndownload   not shared\n\
-                    ! web: its minimum of 40mbit is not promised\n";
+        let want = "link       eth0\ncapacity   30mbit by hand (95mbit configured)\nframing    pppoe-ptm\ndownload   not shared\n\
+                    ! web: its minimum of 40mbit is not promised\n\n\
+                    link       wwan0, for what other routes send there\ncapacity   9mbit\ndownload   50mbit\n\
+                    ! web: its minimum of 40mbit is not promised\n\n\
+                    link       wwan1, for what other routes send there\n! there is no such device now\n";
         assert_eq!(String::from_utf8(out).unwrap(), want);
     }
 }

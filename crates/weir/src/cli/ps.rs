@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use weir_api::{Activity, Class, ClassKind, Status};
 
 use super::{
-    Session,
+    Session, Usage,
     format::{self, Look, Table, Tone},
     status,
 };
@@ -17,6 +17,7 @@ use super::{
 const EXAMPLES: &str = "Examples:
   weir ps                 the classes of this node
   weir ps -o wide         with handle, interfaces, source, agreement and totals
+  weir ps --link wwan0    of several links this one
   weir ps --json | jq '.[] | select(.activity == \"active\") | .name'
 
 Columns:
@@ -36,6 +37,9 @@ pub(super) struct PsArgs {
     /// How much to show
     #[arg(long, short, value_name = "FORM")]
     output: Option<Output>,
+    /// Of several links only this one
+    #[arg(long, value_name = "DEVICE")]
+    link: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -49,11 +53,63 @@ pub(super) fn run(args: &PsArgs, session: &mut Session<'_>) -> anyhow::Result<Ex
     let wide = args.output == Some(Output::Wide);
     // The JSON form is the list of classes alone.
     let status = if session.json { None } else { Some(session.client.status()?) };
+    let classes = match &args.link {
+        None => classes,
+        Some(link) => on_link(&session.client.status()?, classes, link)?,
+    };
     session.print(&classes, |out, look| {
-        write(out, look, &classes, wide)?;
-        status.map_or(Ok(()), |status| write_capacity(out, &status))
+        let Some(status) = &status else { return Ok(()) };
+        if status.other_links.is_empty() || args.link.is_some() {
+            write(out, look, &classes, wide)?;
+        } else {
+            write_links(out, look, status, &classes, wide)?;
+        }
+        write_capacity(out, status)
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The classes with their figures on the link of a device.
+fn on_link(status: &Status, classes: Vec<Class>, device: &str) -> Result<Vec<Class>, Usage> {
+    if status.link == device {
+        return Ok(classes);
+    }
+    let others = status.other_links.iter().map(|other| other.device.as_str());
+    if !others.clone().any(|other| other == device) {
+        let all: Vec<&str> = [status.link.as_str()].into_iter().chain(others).collect();
+        return Err(Usage(format!("no link {device} is shared, but {}", all.join(", "))));
+    }
+    let on =
+        |class: &Class| class.on_links.iter().find(|part| part.link == device).map(|part| class.on(part));
+    Ok(classes.iter().filter_map(on).collect())
+}
+
+/// Writes a table for each link.
+fn write_links(
+    out: &mut dyn Write,
+    look: Look,
+    status: &Status,
+    classes: &[Class],
+    wide: bool,
+) -> io::Result<()> {
+    writeln!(out, "{}, which the default route takes: {}", status.link, status.capacity)?;
+    write(out, look, classes, wide)?;
+    for other in &status.other_links {
+        let is_gone = if other.is_here { "" } else { ", which is not here now" };
+        writeln!(out, "\n{}{is_gone}: {}", other.device, other.capacity)?;
+        let on = |class: &Class| {
+            let part = class.on_links.iter().find(|part| part.link == other.device)?;
+            Some(class.on(part))
+        };
+        write(out, look, &classes.iter().filter_map(on).collect::<Vec<_>>(), wide)?;
+    }
+    let moved: Vec<&Class> = classes.iter().filter(|class| class.moved_packets > 0).collect();
+    for class in moved {
+        let count = class.moved_packets;
+        let what = "left by another link than their route said, and were charged to both";
+        writeln!(out, "\n! {}: {count} packets {what}", class.name)?;
+    }
+    Ok(())
 }
 
 /// Writes the capacities that are not the configured ones.

@@ -77,6 +77,16 @@ fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
             writeln!(out, "charged    {} of the download pay for dropped packets", d.charged)?;
         }
     }
+    for other in &s.other_links {
+        let share = format::percent(other.rate, other.capacity);
+        let rate = format::rate(other.rate);
+        let is = if other.is_here { format!("sending {rate} ({share})") } else { "not here now".to_owned() };
+        writeln!(out, "beside     {}, {}; {is}", other.device, other.capacity)?;
+        if let Some(d) = other.download.as_ref().filter(|_| other.is_here) {
+            let (share, rate) = (format::percent(d.rate, d.capacity), format::rate(d.rate));
+            writeln!(out, "           download {}; receiving {rate} ({share})", d.capacity)?;
+        }
+    }
     let pacing = if s.pacing { ", TCP paced" } else { "" };
     writeln!(out, "engine     {}, allocator {}, attached by {}{pacing}", s.engine, s.allocator, s.attach)?;
     writeln!(out, "classes    {}, {} active", s.classes, s.active)?;

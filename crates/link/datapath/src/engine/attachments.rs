@@ -407,6 +407,14 @@ impl Attachments {
         Ok(())
     }
 
+    /// Packets of a class that left by another link than their route said.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn moved_packets(&self, handle: u32) -> Result<u64, EngineError> {
+        Ok(self.classifier.moved_packets(handle)?)
+    }
+
     /// Bytes of a class that stayed on this node.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use prometheus_client::encoding::EncodeLabelSet;
-use weir_api::{Activity, Class};
+use weir_api::{Activity, Class, OnLink};
 
 use super::page::{BYTES, Histogram, NONE, PER_SECOND, Page, SECONDS, bytes_per_second, flag};
 use crate::{
@@ -63,10 +63,20 @@ const GAUGES: [(&str, &str, &str, Value); 9] = [
 /// A count of a class.
 type Count = fn(&Class) -> u64;
 
+/// The sum over all links. The main link, to which a class's own figures belong, is another one after the default
+/// route has moved.
+fn on_all_links(main: u64, class: &Class, part: fn(&OnLink) -> u64) -> u64 {
+    class.on_links.iter().map(part).fold(main, u64::saturating_add)
+}
+
 const COUNTERS: [(&str, &str, &str, Count); 4] = [
-    ("class_sent", BYTES, "Sent over the link", |c| c.bytes.0),
-    ("class_sent_packets", NONE, "Packets sent over the link, each segment of a large one", |c| c.packets),
-    ("class_dropped_packets", NONE, "Packets dropped because the queue was full", |c| c.drops),
+    ("class_sent", BYTES, "Sent over all links", |c| on_all_links(c.bytes.0, c, |part| part.bytes.0)),
+    ("class_sent_packets", NONE, "Packets sent over all links, each segment of a large one", |c| {
+        on_all_links(c.packets, c, |part| part.packets)
+    }),
+    ("class_dropped_packets", NONE, "Packets dropped because the queue was full", |c| {
+        on_all_links(c.drops, c, |part| part.drops)
+    }),
     ("class_local", BYTES, "Sent on this node and not charged to the link", |c| c.local_bytes.0),
 ];
 
@@ -111,7 +121,10 @@ pub(super) fn write(page: &mut Page, classes: &[Class], queues: &[ClassQueueTime
     for (name, unit, help, count) in COUNTERS {
         page.counters(name, unit, help, shown.iter().map(|c| (labels(c), count(c))));
     }
-    let held = shown.iter().map(|c| (labels(c), c.backpressured_ms as f64 / 1000.0));
+    let held = shown.iter().map(|c| {
+        let ms = on_all_links(c.backpressured_ms, c, |part| part.backpressured_ms);
+        (labels(c), ms as f64 / 1000.0)
+    });
     page.counters_of_fractions(
         "class_backpressured",
         SECONDS,

@@ -57,7 +57,7 @@ const GAUGES: [(&str, &str, &str, Value); 10] = [
     ),
 ];
 
-/// A count of a class.
+/// A count of what arrives for a class by a link.
 type Count = fn(&Download) -> u64;
 
 const COUNTERS: [(&str, &str, &str, Count); 3] = [
@@ -111,7 +111,12 @@ pub(super) fn write(page: &mut Page, status: &Status, classes: &[Class]) -> usiz
         page.gauges(name, unit, help, shown.iter().filter_map(|(c, down)| Some((labels(c), value(down)?))));
     }
     for (name, unit, help, count) in COUNTERS {
-        page.counters(name, unit, help, shown.iter().map(|(c, down)| (labels(c), count(down))));
+        // The sum over all links, as of what leaves.
+        let all = |c: &Class, down: &Download| {
+            let others = c.on_links.iter().filter_map(|part| part.down.as_ref()).map(count);
+            others.fold(count(down), u64::saturating_add)
+        };
+        page.counters(name, unit, help, shown.iter().map(|(c, down)| (labels(c), all(c, down))));
     }
     all - shown.len()
 }

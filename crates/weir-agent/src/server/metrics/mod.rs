@@ -9,6 +9,7 @@ mod congestion;
 mod download;
 mod format;
 mod images;
+mod links;
 mod node;
 mod page;
 #[cfg(test)]
@@ -119,6 +120,7 @@ fn text(agent: Option<&OfAgent>, images: &OfImages) -> String {
             ("agreements", agreements::write(&mut page, &agent.agreements)),
             ("flows", congestion::write(&mut page, &agent.congestion)),
         ];
+        links::write(&mut page, &agent.status, &agent.classes);
         congestion::advice(&mut page, &agent.advice);
         let left_out = left_out.map(|(kind, count)| (Kind { kind }, count as f64));
         page.gauges("left_out", NONE, "Objects beyond the bounds of these metrics", left_out);

@@ -2,6 +2,7 @@
 
 use prometheus_client::encoding::EncodeLabelSet;
 use weir_api::Status;
+use weir_units::BitRate;
 
 use super::page::{NONE, PER_SECOND, Page, SECONDS, bytes_per_second, flag};
 
@@ -23,6 +24,16 @@ struct OfDevice {
     device: String,
 }
 
+/// A rate of a link.
+type Rate = fn(&Status) -> BitRate;
+
+const RATES: [(&str, &str, Rate); 4] = [
+    ("link_capacity", "The rate that the link carries", |s| s.capacity),
+    ("link_rate", "Sent by all classes over the last second", |s| s.rate),
+    ("link_reserved", "The promised minima", |s| s.reserved),
+    ("link_reservable", "The sum of minima that may be promised", |s| s.reservable),
+];
+
 pub(super) fn build(page: &mut Page) {
     let version = env!("CARGO_PKG_VERSION").to_owned();
     page.info("build", "The version of weir", Build { version });
@@ -37,13 +48,18 @@ pub(super) fn write(page: &mut Page, status: &Status) {
         attach: status.attach.clone(),
     };
     page.info("link", "The link's device, and what divides it", link);
-    for (name, help, rate) in [
-        ("link_capacity", "The rate that the link carries", status.capacity),
-        ("link_rate", "Sent by all classes over the last second", status.rate),
-        ("link_reserved", "The promised minima", status.reserved),
-        ("link_reservable", "The sum of minima that may be promised", status.reservable),
-    ] {
-        page.gauges(name, PER_SECOND, help, [(device(), bytes_per_second(rate))]);
+    let all: Vec<Status> = status.other_links.iter().map(|other| status.on(other)).collect();
+    let all = || [status].into_iter().chain(&all);
+    let of = |status: &Status| OfDevice { device: status.link.clone() };
+    for (name, help, rate) in RATES {
+        page.gauges(name, PER_SECOND, help, all().map(|link| (of(link), bytes_per_second(rate(link)))));
+    }
+    if !status.other_links.is_empty() {
+        let main = all().map(|link| (of(link), flag(link.link == status.link)));
+        page.gauges("link_main", NONE, "1 for the link that the default route takes, else 0", main);
+        let here = status.other_links.iter().map(|other| (other.device.clone(), flag(other.is_here)));
+        let here = here.map(|(device, is_here)| (OfDevice { device }, is_here));
+        page.gauges("link_here", NONE, "1 if the node has the device of the link beside the main one", here);
     }
     if let Some(follows) = &status.follows {
         for (name, help, rate) in [

@@ -51,6 +51,7 @@ Keys:
   s          sort by rate, allocation, backlog, drops, weight, name
   /          show only names and groups that contain a text
   d          what arrives, and what leaves again
+  l          the next link, where several are shared
   p          pause, and go on
   1 to 4     classes, agreements, images, congestion control; Tab opens the next one
   q          quit

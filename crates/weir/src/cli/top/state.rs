@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use clap::ValueEnum;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use weir_api::{Class, ClassKind, Explanation, PolicyChange, Status};
+use weir_api::{Class, ClassKind, Explanation, OtherLink, PolicyChange, Status};
 use weir_share::Weight;
 use weir_units::BitRate;
 
@@ -138,10 +138,12 @@ pub(super) struct State {
     /// The agent's socket, for the message if it does not answer.
     pub(super) socket: String,
     pub(super) direction: Direction,
-    /// The figures of the direction that is shown.
+    /// The device of the link that is shown; none: the main one.
+    pub(super) link: Option<String>,
+    /// The figures of the link and the direction that are shown.
     pub(super) status: Option<Status>,
     pub(super) classes: Vec<Class>,
-    /// The last sample, of both directions.
+    /// The last sample, of all links and both directions.
     sample: Option<(Status, Vec<Class>)>,
     /// The last rates by the class's [`id`]: newest last, at most [`HISTORY`].
     pub(super) history: HashMap<String, VecDeque<BitRate>>,
@@ -171,6 +173,7 @@ impl State {
         State {
             socket,
             direction,
+            link: None,
             sample: None,
             status: None,
             classes: Vec::new(),
@@ -258,7 +261,8 @@ impl State {
             }
             Update::Changed(Ok(changed)) => {
                 let Some((status, _)) = &self.sample else { return };
-                let shown = self.direction.of(status, &changed).map_or(Vec::new(), |(_, classes)| classes);
+                let (status, changed) = self.of_link(status, &changed);
+                let shown = self.direction.of(&status, &changed).map_or(Vec::new(), |(_, classes)| classes);
                 for class in shown {
                     self.note = Note::good(format!("{} has weight {} now", class.name, class.policy.weight));
                     if let Some(known) = self.classes.iter_mut().find(|known| id(known) == id(&class)) {
@@ -283,13 +287,43 @@ impl State {
     /// Shows the last sample in the chosen direction, or what leaves if the node does not share the other.
     fn show_sample(&mut self) {
         let Some((status, classes)) = &self.sample else { return };
-        let Some((status, classes)) = self.direction.of(status, classes) else {
+        let (status, classes) = self.of_link(status, classes);
+        let Some((status, classes)) = self.direction.of(&status, &classes) else {
             let text = "this node does not share its download: `[link] download = \"50mbit\"` does";
             (self.direction, self.note) = (Direction::Up, Note::bad(text.to_owned()));
             return self.show_sample();
         };
         self.remember(&classes);
         (self.status, self.classes) = (Some(status), classes);
+    }
+
+    /// The figures of the link that is shown. A link that is gone from the configuration is the main one.
+    fn of_link(&self, status: &Status, classes: &[Class]) -> (Status, Vec<Class>) {
+        let is_shown = |other: &&OtherLink| self.link.as_ref() == Some(&other.device);
+        let Some(other) = status.other_links.iter().find(is_shown) else {
+            return (status.clone(), classes.to_vec());
+        };
+        let on = |class: &Class| {
+            let part = class.on_links.iter().find(|part| part.link == other.device)?;
+            Some(class.on(part))
+        };
+        (status.on(other), classes.iter().filter_map(on).collect())
+    }
+
+    /// Shows the next link.
+    fn next_link(&mut self) {
+        let Some((status, _)) = &self.sample else { return };
+        let others = &status.other_links;
+        let now = others.iter().position(|other| self.link.as_ref() == Some(&other.device));
+        let next = others.get(now.map_or(0, |now| now + 1)).map(|other| other.device.clone());
+        if others.is_empty() {
+            self.note =
+                Note::bad("this node shares one link: several `[[link]]` tables share more".to_owned());
+            return;
+        }
+        self.link = next;
+        self.history.clear();
+        self.show_sample();
     }
 
     fn turn(&mut self) {
@@ -381,6 +415,7 @@ impl State {
             KeyCode::Char('s') => self.sort = self.sort.next(),
             KeyCode::Char('/') => self.mode = Mode::Filter,
             KeyCode::Char('d') => self.turn(),
+            KeyCode::Char('l') => self.next_link(),
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
             KeyCode::Char('+' | '=') => return self.change_weight(true),
             KeyCode::Char('-' | '_') => return self.change_weight(false),
