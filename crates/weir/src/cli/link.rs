@@ -24,7 +24,8 @@ A capacity set by hand outlives a restart of the agent and a reload of its file.
 do not fit any more are suspended, the latest first, and `weir events` reports them. They come
 back in the order of their age when the capacity does. `weir undo` takes the last change back.
 
-With several [[link]] tables the one that the default route takes is shared, and its capacities are the file's.
+Several [[link]] tables share several links, each with its own capacities, which are the file's. The first one shown
+is the main link, which the default route takes. Promises of agreements are about it.
 
 A configured range follows the link's rate, as in capacity = { min = \"2mbit\", max = \"40mbit\" }. Its states are:
   track    the capacity follows the acknowledged rate and the link's queue

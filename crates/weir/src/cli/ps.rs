@@ -235,3 +235,46 @@ fn wide_cells(class: &Class) -> [(String, Tone); 7] {
         or_none(class.interfaces.iter().chain(&class.selects).cloned().collect::<Vec<_>>().join(", ")),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_fake_agent as fake;
+
+    use super::*;
+
+    fn several() -> (Status, Vec<Class>) {
+        let mut classes = fake::classes();
+        classes[1].on_links = vec![fake::on_link(&classes[1])];
+        classes[1].moved_packets = 7;
+        (Status { other_links: vec![fake::other_link()], ..fake::status() }, classes)
+    }
+
+    #[test]
+    fn each_link_has_a_table_of_its_own() {
+        let (status, classes) = several();
+        let mut out = Vec::new();
+        write_links(&mut out, Look::PLAIN, &status, &classes, false).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        assert!(out.starts_with("eth0, which the default route takes: 100mbit\nNAME "), "{out}");
+        let (_, second) = out.split_once("\nwwan0: 9mbit\nNAME ").expect("a second table");
+        let line = second.lines().find(|line| line.starts_with("video ")).expect("video is there too");
+        assert!(line.contains(" 9mbit ") && line.contains(" 4mbit "), "{line}");
+        assert!(!second.contains("camera"), "{second}");
+        assert!(
+            out.ends_with(
+                "! video: 7 packets left by another link than their route said, and were charged to both\n"
+            ),
+            "{out}"
+        );
+    }
+
+    #[test]
+    fn one_link_is_chosen_by_its_device() {
+        let (status, classes) = several();
+        assert_eq!(on_link(&status, classes.clone(), "eth0").unwrap(), classes);
+        let there = on_link(&status, classes.clone(), "wwan0").unwrap();
+        assert_eq!(there.iter().map(|class| (&*class.name, class.drops)).collect::<Vec<_>>(), [("video", 2)]);
+        let error = on_link(&status, classes, "eth9").unwrap_err().0;
+        assert_eq!(error, "no link eth9 is shared, but eth0, wwan0");
+    }
+}

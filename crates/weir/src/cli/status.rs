@@ -148,6 +148,17 @@ mod tests {
     }
 
     #[test]
+    fn links_beside_the_main_one_are_printed_with_what_they_carry() {
+        let gone = weir_api::OtherLink { device: "wwan1".to_owned(), is_here: false, ..fake::other_link() };
+        let mut out = Vec::new();
+        write(&mut out, &Status { other_links: vec![fake::other_link(), gone], ..fake::status() }).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        let lines = "beside     wwan0, 9mbit; sending 4mbit (44.4 %)\n           download 50mbit; receiving 16mbit \
+                     (32.0 %)\nbeside     wwan1, 9mbit; not here now\nengine";
+        assert!(out.contains(lines), "{out}");
+    }
+
+    #[test]
     fn what_happened_to_the_state_is_printed_with_the_way_to_acknowledge_it() {
         let notices = vec!["2026-11-23T00:00:00Z: weir.redb was damaged".to_owned()];
         let mut out = Vec::new();

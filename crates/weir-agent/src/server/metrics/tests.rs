@@ -30,6 +30,8 @@ fn agent() -> OfAgent {
     classes[1].unpromised = Some(BitRate::mbit(30));
     classes[1].demand = Some(BitRate::mbit(60));
     classes[1].down = Some(fake::download(BitRate::mbit(16)));
+    classes[1].on_links = vec![fake::on_link(&classes[1])];
+    classes[1].moved_packets = 9;
     let mut stats = weir_cc::Stats::default();
     stats.add("10.1.2.0/24".parse().unwrap(), &fake::flow());
     OfAgent {
@@ -40,6 +42,7 @@ fn agent() -> OfAgent {
             configured_capacity: Some(BitRate::mbit(120)),
             follows: Some(fake::follows()),
             download: Some(fake::download_status()),
+            other_links: vec![fake::other_link()],
             ..fake::status()
         },
         queue_times: vec![queue_times(&classes[1])],
@@ -125,12 +128,24 @@ fn each_kind_of_object_has_its_metrics() {
         ("weir_class_allocation_bytes_per_second{class=\"web\",source=\"docker\"}", "5000000.0"),
         ("weir_class_unpromised_min_bytes_per_second{class=\"video\",source=\"docker\"}", "3750000.0"),
         ("weir_class_backpressured_seconds_total{class=\"video\",source=\"docker\"}", "81.5"),
-        ("weir_class_dropped_packets_total{class=\"video\",source=\"docker\"}", "12"),
+        ("weir_link_capacity_bytes_per_second{device=\"wwan0\"}", "1125000.0"),
+        ("weir_link_main{device=\"eth0\"}", "1.0"),
+        ("weir_link_main{device=\"wwan0\"}", "0.0"),
+        ("weir_link_here{device=\"wwan0\"}", "1.0"),
+        (
+            "weir_link_class_rate_bytes_per_second{link=\"wwan0\",class=\"video\",source=\"docker\"}",
+            "500000.0",
+        ),
+        ("weir_link_class_dropped_packets_total{link=\"eth0\",class=\"video\",source=\"docker\"}", "12"),
+        ("weir_link_class_dropped_packets_total{link=\"wwan0\",class=\"video\",source=\"docker\"}", "2"),
+        ("weir_class_moved_packets_total{class=\"video\",source=\"docker\"}", "9"),
+        // Sums over both links.
+        ("weir_class_dropped_packets_total{class=\"video\",source=\"docker\"}", "14"),
         ("weir_download_capacity_bytes_per_second{device=\"eth0\"}", "6250000.0"),
         ("weir_download_configured_bytes_per_second{device=\"eth0\"}", "6250000.0"),
         ("weir_class_receive_rate_bytes_per_second{class=\"video\",source=\"docker\"}", "2000000.0"),
         ("weir_class_receive_policy_max_bytes_per_second{class=\"video\",source=\"docker\"}", "2500000.0"),
-        ("weir_class_receive_dropped_packets_total{class=\"video\",source=\"docker\"}", "3"),
+        ("weir_class_receive_dropped_packets_total{class=\"video\",source=\"docker\"}", "6"),
         ("weir_class_receive_charged_bytes_per_second{class=\"video\",source=\"docker\"}", "125000.0"),
         ("weir_download_charged_bytes_per_second{device=\"eth0\"}", "250000.0"),
         ("weir_class_receive_enforced{class=\"video\",source=\"docker\",reason=\"\"}", "1.0"),

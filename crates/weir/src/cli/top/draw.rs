@@ -299,7 +299,8 @@ fn footer(state: &State, ink: Ink, area: Rect, buf: &mut Buffer) {
                 format!("filter: {}", state.filter)
             };
             let pause = ("p", if state.paused { "go on" } else { "pause" });
-            let keys = match state.tab {
+            let several = state.status.as_ref().is_some_and(|status| !status.other_links.is_empty());
+            let mut keys = match state.tab {
                 Tab::Classes => vec![
                     ("q", "quit"),
                     ("s", &sort),
@@ -312,6 +313,9 @@ fn footer(state: &State, ink: Ink, area: Rect, buf: &mut Buffer) {
                 ],
                 _ => vec![("q", "quit"), ("1-4", "tabs"), ("↑↓", "scroll"), pause],
             };
+            if several && state.tab == Tab::Classes {
+                keys.push(("l", "next link"));
+            }
             for (key, does) in keys {
                 spans.push(Span::raw(if spans.is_empty() { "" } else { "   " }));
                 spans.push(Span::styled(key.to_owned(), ink.strong()));

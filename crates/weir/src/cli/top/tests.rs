@@ -121,6 +121,27 @@ fn letter_d_shows_what_arrives_and_changes_its_weights() {
 }
 
 #[test]
+fn letter_l_shows_the_next_of_several_links() {
+    let mut state = state();
+    press(&mut state, KeyCode::Char('l'));
+    assert!(screen(&state, 120, 22)[21].contains("shares one link"), "{:?}", screen(&state, 120, 22));
+    let status = weir_api::Status { other_links: vec![fake::other_link()], ..fake::status() };
+    let mut classes = fake::classes();
+    classes[1].on_links = vec![fake::on_link(&classes[1])];
+    state.apply(Update::Sample(Box::new(status), classes));
+    press(&mut state, KeyCode::Char('l'));
+    let lines = screen(&state, 120, 22);
+    assert!(lines[0].starts_with(" weir   wwan0 9mbit"), "{}", lines[0]);
+    assert!(lines[2].starts_with("sending 4mbit of 9mbit, 44.4 %"), "{}", lines[2]);
+    assert_eq!(names(&state), ["video"], "the others have no part of it");
+    press(&mut state, KeyCode::Char('d'));
+    assert!(screen(&state, 120, 22)[2].starts_with("receiving"), "the link has a download");
+    press(&mut state, KeyCode::Char('d'));
+    press(&mut state, KeyCode::Char('l'));
+    assert!(screen(&state, 120, 22)[0].starts_with(" weir   eth0 100mbit"));
+}
+
+#[test]
 fn node_without_a_shared_download_says_how_to_share_it() {
     let mut state = state();
     press(&mut state, KeyCode::Char('d'));
