@@ -39,6 +39,8 @@ pub enum Request {
     Link(Reply<LinkView>),
     /// `PATCH /v1/link`. `DELETE /v1/link` takes both capacities back.
     SetLink(SetCapacity, Actor, Reply<Result<LinkView, Error>>),
+    /// Returns to the configured capacities of all links.
+    ResetLink(Actor, Reply<Result<LinkView, Error>>),
     /// `POST /v1/plan/link`.
     PlanLink(SetCapacity, Reply<Result<Plan, Error>>),
     /// `POST /v1/plan/policies`.

@@ -186,8 +186,7 @@ async fn reset_link(
     State(control): State<Control>,
     Extension(caller): Extension<Caller>,
 ) -> Answer<LinkView> {
-    let change = SetCapacity { capacity: Some(None), download: Some(None) };
-    Ok(Json(ask(&control, |reply| Request::SetLink(change, caller.actor(), reply)).await??))
+    Ok(Json(ask(&control, |reply| Request::ResetLink(caller.actor(), reply)).await??))
 }
 
 async fn plan_link(State(control): State<Control>, Body(change): Body<SetCapacity>) -> Answer<Plan> {

@@ -11,10 +11,13 @@ use crate::shapes::present;
 ///
 /// An omitted field stays as it is. `null` removes the value set by hand, so that the configuration applies
 /// again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SetCapacity {
+    /// The link's device. Without it the change is about the main link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// New capacity of what leaves.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Option<BitRate>>,
@@ -103,6 +106,9 @@ pub struct OtherLink {
     pub device: String,
     /// The capacity of its upload now.
     pub capacity: BitRate,
+    /// The configured capacity, if another one set by hand is in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured_capacity: Option<BitRate>,
     /// The rate of all classes together over the last second.
     pub rate: BitRate,
     /// The follower of its rate, if the capacity is a range.

@@ -382,7 +382,7 @@ impl Status {
         Status {
             link: other.device.clone(),
             capacity: other.capacity,
-            configured_capacity: None,
+            configured_capacity: other.configured_capacity,
             follows: other.follows.clone(),
             rate: other.rate,
             download: other.download.clone(),

@@ -107,6 +107,7 @@ pub fn other_link() -> OtherLink {
     OtherLink {
         device: "wwan0".to_owned(),
         capacity: BitRate::mbit(9),
+        configured_capacity: None,
         rate: BitRate::mbit(4),
         reserved: BitRate::ZERO,
         reservable: BitRate::kbit(8_550),
@@ -566,6 +567,10 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
                 let set = change.capacity.unwrap_or(status.configured_capacity.map(|_| status.capacity));
                 status.configured_capacity = set.map(|_| configured);
                 status.capacity = set.unwrap_or(configured);
+                drop(reply.send(Ok(link_view(&status))));
+            }
+            Request::ResetLink(_, reply) => {
+                status.capacity = status.configured_capacity.take().unwrap_or(status.capacity);
                 drop(reply.send(Ok(link_view(&status))));
             }
             Request::PlanLink(_, reply) => drop(reply.send(Ok(configuration_plan()))),

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use weir_agree::{Document, Language, Offer};
 use weir_api::{EventKind, LinkView};
 use weir_netlab::{topology::UPLINK, traffic::UDP_PAYLOAD};
 use weir_netns_tests::{
@@ -49,8 +50,8 @@ fn route_that_moves_under_load_takes_the_shares_and_the_promises_along() {
     let config = node.config().capacity(BitRate::mbit(FIRST_MBIT)).beside(SECOND, BitRate::mbit(SECOND_MBIT));
     node.start(&config.awaiting(&[node.name("C2")]));
     assert_eq!((link(&node).device.as_str(), link(&node).others.len()), (UPLINK, 1));
-    let refused = node.ran(&["link", "set", "capacity=30mbit"]);
-    assert!(refused.code != Some(0) && refused.stderr.contains("several links"), "{refused:?}");
+    let refused = node.ran(&["link", "set", "--link", "eth9", "capacity=30mbit"]);
+    assert!(refused.code != Some(0) && refused.stderr.contains("the links are up0, up1"), "{refused:?}");
     node.weir(&["set", &node.name("C1"), "min=30mbit"]);
     node.weir(&["set", &node.name("C2"), "weight=4"]);
     let send = |label| Stream::udp(node.netns(label), node.topology.srv(), FAR, Rate::Unlimited);
@@ -118,4 +119,60 @@ fn route_that_moves_under_load_takes_the_shares_and_the_promises_along() {
     assert_eq!(link(&node).device, SECOND);
     assert!(node.agent().stop(), "it puts everything back");
     assert_eq!([UPLINK, SECOND].map(|device| traces(&node, device)), ["", ""]);
+}
+
+/// A promise of an agreement, a download, a range and a capacity by hand, on the link that has them.
+#[test]
+fn agreements_downloads_and_capacities_stay_with_their_links() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = node(2);
+    let config = node.config().capacity(BitRate::mbit(FIRST_MBIT)).link("download = \"20mbit\"");
+    let config = config.beside_with(SECOND, BitRate::mbit(SECOND_MBIT), "download = \"6mbit\"");
+    let config = config.sections("[agreements]\n").awaiting(&[node.name("C2")]);
+    node.start(&config);
+    let text = format!(
+        r#"{{"context":{{"initiator":"shop"}},"service":{{"term":"t","name":"{}"}},
+            "terms":{{"min":"30mbit","max":"36mbit"}}}}"#,
+        node.name("C1")
+    );
+    let offer = Offer::read(&text, Language::Json).expect("it is an offer");
+    node.client().offer(&offer).expect("it fits");
+    node.weir(&["link", "set", "--link", SECOND, "capacity=8mbit"]);
+    let view = link(&node);
+    assert_eq!(
+        (view.others[0].capacity, view.others[0].configured_capacity),
+        (BitRate::mbit(8), Some(BitRate::mbit(10)))
+    );
+    assert_eq!(node.class("C1").policy.min, Some(BitRate::mbit(30)));
+    assert_eq!(node.class("C1").on_links[0].policy.min, None, "agreements are about the main link");
+
+    route(&node, "del", UPLINK);
+    sleep(Duration::from_millis(800));
+    let view = link(&node);
+    let download = view.download.expect("both share it").capacity;
+    assert_eq!(
+        (view.device.as_str(), view.upload.capacity, download),
+        (SECOND, BitRate::mbit(8), BitRate::mbit(6))
+    );
+    assert_eq!(view.upload.configured, Some(BitRate::mbit(10)));
+    assert_eq!(view.others[0].download.as_ref().map(|down| down.capacity), Some(BitRate::mbit(20)));
+    let class = node.class("C1");
+    assert!(!class.enforced && class.policy.min.is_none(), "{class:?}");
+    assert!(view.unpromised.iter().any(|why| why.contains("agreements are promised")), "{view:?}");
+    let streams =
+        ["C1", "C2"].map(|label| Stream::udp(node.netns(label), node.topology.srv(), FAR, Rate::Unlimited));
+    sleep(SETTLES);
+    let got: f64 = Stream::goodputs(&streams.each_ref(), MEASURED).iter().sum();
+    let whole = got * (UDP_PAYLOAD as f64 + 42.0) / UDP_PAYLOAD as f64;
+    assert!((whole / 8.0 - 1.0).abs() < 0.03, "{whole:.2} Mbit/s of the 8 by hand");
+
+    route(&node, "add", UPLINK);
+    sleep(Duration::from_millis(800));
+    let class = node.class("C1");
+    assert!(class.enforced, "{class:?}");
+    assert_eq!(class.policy.min, Some(BitRate::mbit(30)), "its promise is back");
+    node.weir(&["undo"]);
+    assert_eq!(link(&node).others[0].configured_capacity, None, "the capacity by hand is taken back");
 }

@@ -51,8 +51,9 @@ impl Agent {
             }
             Request::Undo(by, reply) => drop(reply.send(self.undo(&by))),
             Request::Link(reply) => drop(reply.send(self.link_view())),
-            Request::SetLink(change, by, reply) => drop(reply.send(self.set_capacity(change, &by))),
-            Request::PlanLink(change, reply) => drop(reply.send(self.plan_capacity(change))),
+            Request::SetLink(change, by, reply) => drop(reply.send(self.set_capacity(&change, &by))),
+            Request::ResetLink(by, reply) => drop(reply.send(self.reset_capacity(&by))),
+            Request::PlanLink(change, reply) => drop(reply.send(self.plan_capacity(&change))),
             Request::PlanPolicies(changes, reply) => drop(reply.send(self.plan_policies(&changes))),
             Request::PlanUndo(reply) => drop(reply.send(self.plan_undo())),
             Request::PlanConfiguration(file, reply) => drop(reply.send(self.plan_configuration(&file))),
@@ -111,9 +112,9 @@ impl Agent {
     /// Takes back the last change by hand.
     fn undo(&mut self, by: &Actor) -> Result<Undone, weir_api::Error> {
         let (last, set, earlier) = self.last_change()?;
-        if let Some(capacity) = last.capacity() {
-            let Plan { settings, classes: changes } = self.plan_by_hand(capacity);
-            self.put_capacity(capacity, earlier, by, "undo")?;
+        if let Some(capacity) = last.capacity().cloned() {
+            let Plan { settings, classes: changes } = self.plan_by_hand(&capacity);
+            self.put_capacity(&capacity, earlier, by, "undo")?;
             let (names, classes) = (Vec::new(), Vec::new());
             return Ok(Undone { made_ms: last.time_ms, names, settings, changes, classes });
         }

@@ -1,5 +1,7 @@
 //! The capacities of the link: those of the configuration, and those set by hand at run time.
 
+use std::collections::BTreeMap;
+
 use weir_agree::Direction;
 use weir_api::{Actor, Capacity, Error, ErrorCode, EventKind, LinkView, Plan, SetCapacity};
 use weir_units::BitRate;
@@ -7,14 +9,14 @@ use weir_units::BitRate;
 use super::{
     Agent,
     answer::{not_stored, now_ms},
-    by_hand::ByHand,
+    by_hand::{ByHand, LinkByHand},
     class_table::{ClassEntry, ClassTable},
     datapath,
     download::told,
     history::History,
     store::Ledger,
 };
-use crate::config::{Config, Follows};
+use crate::config::{self, Config, Follows};
 
 /// The highest capacity by hand, in configured capacities. A higher one is a mistake of a unit.
 const TIMES: u64 = 100;
@@ -31,73 +33,118 @@ struct Rates {
 }
 
 impl Rates {
-    fn of(config: &Config) -> Rates {
-        Rates { capacity: config.link.capacity, follows: config.link.follows, download: config.link.download }
+    fn of(link: &config::Link) -> Rates {
+        Rates { capacity: link.capacity, follows: link.follows, download: link.download }
     }
 }
 
 /// The capacities of the configuration, and those by hand that replace them.
 pub(super) struct Capacities {
-    configured: Rates,
+    /// By the links' devices.
+    configured: BTreeMap<String, Rates>,
     by_hand: ByHand,
-    /// Whether those that were stored are not in force.
+    /// Whether those of a single link were stored and are not in force.
     are_left_out: bool,
 }
 
 impl Capacities {
-    pub(super) fn new(config: &Config, by_hand: ByHand) -> Capacities {
-        let are_left_out = config.link.is_one_of_several() && by_hand != ByHand::default();
-        let by_hand = if are_left_out { ByHand::default() } else { by_hand };
-        Capacities { configured: Rates::of(config), by_hand, are_left_out }
+    pub(super) fn new(config: &Config, mut by_hand: ByHand) -> Capacities {
+        let are_left_out = config.link.is_one_of_several() && by_hand.single != LinkByHand::default();
+        if are_left_out {
+            by_hand.single = LinkByHand::default();
+        }
+        Capacities { configured: configured(config), by_hand, are_left_out }
     }
 
     /// Takes the capacities of a new configuration. Those by hand stay in force.
     pub(super) fn reconfigure(&mut self, config: &Config) {
-        self.configured = Rates::of(config);
+        self.configured = configured(config);
     }
 
-    /// Whether stored capacities by hand are not in force, because the configuration has several links.
+    /// Whether stored capacities by hand of a single link are not in force, because the configuration has several.
     pub(super) fn are_left_out(&self) -> bool {
         self.are_left_out
     }
 
-    pub(super) fn by_hand(&self) -> ByHand {
-        self.by_hand
+    pub(super) fn by_hand(&self) -> &ByHand {
+        &self.by_hand
     }
 
-    /// The configured capacities of both directions, where others by hand are in force.
-    pub(super) fn replaced(&self) -> (Option<BitRate>, Option<BitRate>) {
-        let Capacities { configured, by_hand, .. } = self;
+    /// The configured capacities of both directions of a link, where others by hand are in force.
+    pub(super) fn replaced(&self, device: &str) -> (Option<BitRate>, Option<BitRate>) {
+        let Some(configured) = self.configured.get(device) else { return (None, None) };
+        let by_hand = self.by_hand.of(device, self.configured.len() > 1);
         let download = configured.download.filter(|_| by_hand.download.is_some());
         (by_hand.capacity.map(|_| configured.capacity), download)
+    }
+
+    /// Whether a capacity by hand is in force.
+    pub(super) fn are_by_hand(&self) -> bool {
+        self.configured.keys().any(|device| self.replaced(device) != (None, None))
     }
 
     /// A configuration from a file with the capacities by hand in place of its own.
     pub(super) fn in_force(&self, config: Config) -> Config {
         self.by_hand.over(config)
     }
+
+    /// The capacities by hand as they are after a change of the link of this device.
+    fn after(&self, device: &str, change: &SetCapacity) -> Result<ByHand, Error> {
+        let is_several = self.configured.len() > 1;
+        let Some(configured) = self.configured.get(device) else {
+            let all: Vec<&str> = self.configured.keys().map(String::as_str).collect();
+            let why = format!("cannot set the capacity of link {device}: the links are {}", all.join(", "));
+            return Err(Error::new(ErrorCode::BadRequest, why));
+        };
+        let set = self.by_hand.of(device, is_several).after(change, *configured)?;
+        let mut by_hand = self.by_hand.clone();
+        if !is_several {
+            by_hand.single = set;
+        } else if set == LinkByHand::default() {
+            by_hand.links.remove(device);
+        } else {
+            by_hand.links.insert(device.to_owned(), set);
+        }
+        Ok(by_hand)
+    }
+}
+
+/// The configured capacities, by the links' devices.
+fn configured(config: &Config) -> BTreeMap<String, Rates> {
+    config.link.all().map(|link| (link.device.clone(), Rates::of(link))).collect()
 }
 
 impl ByHand {
-    /// The configuration with these capacities in place of its own. A download that the configuration does
-    /// not share stays so.
-    pub(super) fn over(self, mut config: Config) -> Config {
-        if let Some(capacity) = self.capacity {
-            (config.link.capacity, config.link.follows) = (capacity, None);
-        }
-        config.link.download = config.link.download.map(|rate| self.download.unwrap_or(rate));
-        config
+    /// Those of the link of a device.
+    fn of(&self, device: &str, is_several: bool) -> LinkByHand {
+        if is_several { self.links.get(device).copied().unwrap_or_default() } else { self.single }
     }
 
+    /// The configuration with these capacities in place of its own. A download that the configuration does
+    /// not share stays so.
+    pub(super) fn over(&self, mut config: Config) -> Config {
+        let is_several = config.link.is_one_of_several();
+        config.link.each(|link| {
+            let LinkByHand { capacity, download } = self.of(&link.device, is_several);
+            if let Some(capacity) = capacity {
+                (link.capacity, link.follows) = (capacity, None);
+            }
+            link.download = link.download.map(|rate| download.unwrap_or(rate));
+        });
+        config
+    }
+}
+
+impl LinkByHand {
     /// The capacities by hand as they are after a change.
     ///
     /// # Errors
     /// A rate that no link has, a download that is not shared, or a change of nothing.
-    fn after(self, change: SetCapacity, configured: Rates) -> Result<ByHand, Error> {
+    fn after(self, change: &SetCapacity, configured: Rates) -> Result<LinkByHand, Error> {
         let cannot = |what: &str, why: String| {
             Error::new(ErrorCode::BadRequest, format!("cannot set {what} of the link: {why}"))
         };
-        if change == SetCapacity::default() {
+        if (change.capacity, change.download) == (None, None) {
             return Err(cannot("nothing", "name capacity, download or both".to_owned()));
         }
         for (what, rate, configured) in [
@@ -119,7 +166,7 @@ impl ByHand {
                 return Err(cannot(what, why));
             }
         }
-        Ok(ByHand {
+        Ok(LinkByHand {
             capacity: change.capacity.unwrap_or(self.capacity),
             download: change.download.unwrap_or(self.download),
         })
@@ -136,7 +183,7 @@ impl Agent {
     /// The capacities with their origins, and the minima that they leave without a promise.
     pub(super) fn link_view(&self) -> LinkView {
         let link = &self.classes.config().link;
-        let (configured, configured_download) = self.capacities.replaced();
+        let (configured, configured_download) = self.capacities.replaced(&link.device);
         let capacity = |capacity, configured| Capacity { capacity, configured };
         let down = self.link.download.as_ref().map(|download| unpromised_minima(&download.classes));
         let down = down.unwrap_or_default().into_iter().map(|why| told(&why));
@@ -171,34 +218,50 @@ impl Agent {
     }
 
     /// Sets capacities by hand, or takes those back that are `null`.
-    pub(super) fn set_capacity(&mut self, change: SetCapacity, by: &Actor) -> Result<LinkView, Error> {
-        let now = self.capacities.by_hand();
-        let set = now.after(change, self.capacities.configured)?;
-        let history = self.history.after_capacity(now, set, now_ms(self));
-        self.put_capacity(set, history, by, "change of the capacity")?;
+    pub(super) fn set_capacity(&mut self, change: &SetCapacity, by: &Actor) -> Result<LinkView, Error> {
+        let set = self.capacity_after(change)?;
+        self.change_capacity(set, by)
+    }
+
+    /// Returns to the configured capacities of all links.
+    pub(super) fn reset_capacity(&mut self, by: &Actor) -> Result<LinkView, Error> {
+        self.change_capacity(ByHand::default(), by)
+    }
+
+    fn change_capacity(&mut self, set: ByHand, by: &Actor) -> Result<LinkView, Error> {
+        let history = self.history.after_capacity(self.capacities.by_hand(), &set, now_ms(self));
+        self.put_capacity(&set, history, by, "change of the capacity")?;
         Ok(self.link_view())
     }
 
+    /// The capacities by hand after a change. Without a device it is about the main link.
+    fn capacity_after(&self, change: &SetCapacity) -> Result<ByHand, Error> {
+        let main = &self.classes.config().link.device;
+        self.capacities.after(change.device.as_ref().unwrap_or(main), change)
+    }
+
     /// The effect of [`Agent::set_capacity`].
-    pub(super) fn plan_capacity(&self, change: SetCapacity) -> Result<Plan, Error> {
-        let set = self.capacities.by_hand().after(change, self.capacities.configured)?;
-        self.is_settable(set)?;
-        Ok(self.plan_by_hand(set))
+    pub(super) fn plan_capacity(&self, change: &SetCapacity) -> Result<Plan, Error> {
+        Ok(self.plan_by_hand(&self.capacity_after(change)?))
     }
 
     /// The effect of these capacities by hand.
-    pub(super) fn plan_by_hand(&self, set: ByHand) -> Plan {
+    pub(super) fn plan_by_hand(&self, set: &ByHand) -> Plan {
         let up = self.with_capacity(set);
         let down = self.download_with_capacity(&up);
         self.plan_tables(&up, down.as_ref())
     }
 
     /// The class table with these capacities by hand.
-    fn with_capacity(&self, set: ByHand) -> ClassTable {
+    fn with_capacity(&self, set: &ByHand) -> ClassTable {
         let mut table = self.classes.clone();
         let mut config = table.config().clone();
-        let Rates { capacity, follows, download } = self.capacities.configured;
-        (config.link.capacity, config.link.follows, config.link.download) = (capacity, follows, download);
+        config.link.each(|link| {
+            if let Some(Rates { capacity, follows, download }) = self.capacities.configured.get(&link.device)
+            {
+                (link.capacity, link.follows, link.download) = (*capacity, *follows, *download);
+            }
+        });
         table.reconfigure(set.over(config));
         table
     }
@@ -214,20 +277,19 @@ impl Agent {
     /// Stores capacities by hand, then applies them.
     pub(super) fn put_capacity(
         &mut self,
-        set: ByHand,
+        set: &ByHand,
         history: History,
         by: &Actor,
         cause: &str,
     ) -> Result<(), Error> {
-        self.is_settable(set)?;
         self.before_change()?;
-        let before = Rates::of(self.classes.config());
+        let before = configured(self.classes.config());
         let up = self.with_capacity(set);
         let down = self.download_with_capacity(&up);
         let ledgers: (&Ledger, Option<&Ledger>) = (up.ledger(), down.as_ref().map(ClassTable::ledger));
         self.store.save_capacity(set, ledgers, &history).map_err(not_stored)?;
         self.history = history;
-        self.capacities.by_hand = set;
+        self.capacities.by_hand = set.clone();
         self.promises.saved(up.ledger().clone());
         let config = up.config().clone();
         if let (Some(agreements), Some(rules)) = (&mut self.agreements, config.agreements.clone()) {
@@ -245,24 +307,29 @@ impl Agent {
             self.follow_up(divided);
         }
         self.allocate();
-        let after = Rates::of(self.classes.config());
+        self.reconfigure_others();
+        let after = configured(self.classes.config());
         let undo = if cause == "undo" { " with undo" } else { "" };
-        let changes = [
-            ("capacity", Some(before.capacity), Some(after.capacity), set.capacity),
-            ("download", before.download, after.download, set.download),
-        ];
-        for (what, old, new, by_hand) in changes {
-            let (Some(old), Some(new)) = (old, new) else { continue };
-            if old == new {
-                continue;
+        let is_several = self.classes.config().link.is_one_of_several();
+        let mut told = Vec::new();
+        for (device, old) in &before {
+            let (new, by_hand) = (after[device], set.of(device, is_several));
+            let of_link = if is_several { format!("link {device}: ") } else { String::new() };
+            let changes = [
+                ("capacity", Some(old.capacity), Some(new.capacity), by_hand.capacity),
+                ("download", old.download, new.download, by_hand.download),
+            ];
+            for (what, old, new, by_hand) in changes {
+                let (Some(old), Some(new)) = (old, new) else { continue };
+                if old != new {
+                    let origin = by_hand.map_or("as configured", |_| "set by hand");
+                    told.push(format!("{of_link}{what} {new}, was {old}: {origin}, by {by}{undo}"));
+                }
             }
-            let origin = by_hand.map_or("as configured", |_| "set by hand");
-            let excess = self.excess().map_or(String::new(), |why| format!("; {why}"));
-            self.event(
-                EventKind::CapacityChanged,
-                None,
-                format!("{what} {new}, was {old}: {origin}, by {by}{undo}{excess}"),
-            );
+        }
+        let excess = self.excess().map_or(String::new(), |why| format!("; {why}"));
+        for text in told {
+            self.event(EventKind::CapacityChanged, None, format!("{text}{excess}"));
         }
         self.keep_promises();
         self.keep_download_promises();
@@ -277,29 +344,29 @@ mod tests {
 
     fn change(capacity: Option<u64>, download: Option<u64>) -> SetCapacity {
         let some = |kbit: Option<u64>| kbit.map(|kbit| Some(BitRate::kbit(kbit)));
-        SetCapacity { capacity: some(capacity), download: some(download) }
+        SetCapacity { capacity: some(capacity), download: some(download), device: None }
     }
 
     #[test]
     fn capacity_outside_the_bounds_is_refused_with_the_numbers() {
-        let none = ByHand::default();
+        let none = LinkByHand::default();
         let both = Rates { capacity: BitRate::mbit(95), follows: None, download: Some(BitRate::mbit(5)) };
         for (kbit, download, numbers) in [
             (0, 0, "0bit is not between 95kbit and 9.5gbit, beside the 95mbit of"),
             (94, 63, "94kbit is not between 95kbit and"),
             (9_600_000, 510_000, "9.6gbit is not between 95kbit and 9.5gbit"),
         ] {
-            let error = none.after(change(Some(kbit), None), both).unwrap_err();
+            let error = none.after(&change(Some(kbit), None), both).unwrap_err();
             assert!(error.message.contains(numbers), "{}", error.message);
-            let error = none.after(change(None, Some(download)), both).unwrap_err().message;
+            let error = none.after(&change(None, Some(download)), both).unwrap_err().message;
             assert!(error.contains("download") && error.contains("64kbit and 500mbit"), "{error}");
         }
         for (kbit, download) in [(95, 64), (9_500_000, 500_000)] {
-            assert!(none.after(change(Some(kbit), Some(download)), both).is_ok());
+            assert!(none.after(&change(Some(kbit), Some(download)), both).is_ok());
         }
-        assert!(none.after(change(None, None), both).unwrap_err().message.contains("name capacity"));
+        assert!(none.after(&change(None, None), both).unwrap_err().message.contains("name capacity"));
         let unshared = Rates { download: None, ..both };
-        let error = none.after(change(None, Some(500)), unshared).unwrap_err();
+        let error = none.after(&change(None, Some(500)), unshared).unwrap_err();
         assert!(error.message.contains("not shared"), "{}", error.message);
     }
 
@@ -307,22 +374,53 @@ mod tests {
     fn capacity_by_hand_replaces_the_configured_one_until_it_is_reset() {
         let text = "[link]\ndevice = \"eth0\"\ncapacity = \"95mbit\"\ndownload = \"50mbit\"\n";
         let file = crate::config::parse(text, std::path::Path::new("test.toml")).unwrap();
-        let set = ByHand::default().after(change(Some(30_000), None), Rates::of(&file)).unwrap();
-        let mut both = Capacities::new(&file, set);
+        let none = Capacities::new(&file, ByHand::default());
+        let set = none.after("eth0", &change(Some(30_000), None)).unwrap();
+        let mut both = Capacities::new(&file, set.clone());
         let config = both.in_force(file.clone());
         assert_eq!((config.link.capacity, config.link.download), (BitRate::mbit(30), file.link.download));
-        assert_eq!(both.replaced(), (Some(BitRate::mbit(95)), None));
+        assert_eq!(both.replaced("eth0"), (Some(BitRate::mbit(95)), None));
         // A reload changes what a reset returns to.
         let mut other = file.clone();
         (other.link.capacity, other.link.download) = (BitRate::mbit(80), None);
         both.reconfigure(&other);
         assert_eq!(both.in_force(other).link.capacity, BitRate::mbit(30));
-        assert_eq!(both.replaced(), (Some(BitRate::mbit(80)), None));
-        let none = SetCapacity { capacity: Some(None), download: None };
-        assert_eq!(set.after(none, Rates::of(&file)).unwrap(), ByHand::default());
-        let down = ByHand::default().after(change(None, Some(9_000)), Rates::of(&file)).unwrap();
+        assert_eq!(both.replaced("eth0"), (Some(BitRate::mbit(80)), None));
+        let reset = SetCapacity { capacity: Some(None), ..SetCapacity::default() };
+        assert_eq!(both.after("eth0", &reset).unwrap(), ByHand::default());
+        let down = none.after("eth0", &change(None, Some(9_000))).unwrap();
         let mut unshared = file;
         unshared.link.download = None;
         assert_eq!(down.over(unshared).link.download, None, "a download that is not shared stays so");
+    }
+
+    #[test]
+    fn each_of_several_links_has_capacities_by_hand_of_its_own() {
+        let text = "[[link]]\ndevice = \"eth0\"\ncapacity = \"95mbit\"\n[[link]]\ndevice = \"wwan0\"\ncapacity = \"9mbit\"\n";
+        let file = crate::config::parse(text, std::path::Path::new("test.toml")).unwrap();
+        let single = ByHand {
+            single: LinkByHand { capacity: Some(BitRate::mbit(3)), download: None },
+            ..ByHand::default()
+        };
+        let stored = Capacities::new(&file, single);
+        assert!(stored.are_left_out(), "it is not known which link was meant");
+        let set = stored.after("wwan0", &change(Some(5_000), None)).unwrap();
+        let stored: ByHand = serde_json::from_str(&serde_json::to_string(&set).unwrap()).unwrap();
+        let both = Capacities::new(&file, stored);
+        let capacities =
+            |config: &Config| config.link.all().map(|link| link.capacity.as_mbit()).collect::<Vec<_>>();
+        assert_eq!(capacities(&both.in_force(file.clone())), [95.0, 5.0]);
+        // The other link is the main one after a move.
+        let moved = both.in_force(file.clone()).sharing("wwan0").unwrap();
+        assert_eq!(capacities(&moved), [5.0, 95.0]);
+        assert_eq!(both.replaced("wwan0"), (Some(BitRate::mbit(9)), None));
+        assert_eq!(both.replaced("eth0"), (None, None));
+        let error = both.after("eth9", &change(Some(5_000), None)).unwrap_err().message;
+        assert!(error.contains("link eth9: the links are eth0, wwan0"), "{error}");
+        let reset = SetCapacity { capacity: Some(None), ..SetCapacity::default() };
+        assert_eq!(both.after("wwan0", &reset).unwrap(), ByHand::default());
+        // What an older agent has stored is read.
+        let old: ByHand = serde_json::from_str("{\"capacity\":3000000,\"download\":null}").unwrap();
+        assert_eq!(old.single.capacity, Some(BitRate::mbit(3)));
     }
 }

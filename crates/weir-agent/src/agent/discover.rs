@@ -382,3 +382,42 @@ fn local(
 pub(super) fn local_prefix(net: IpNet) -> LocalPrefix {
     LocalPrefix { network: net.network(), len: net.prefix_len() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uplinks_their_bridges_and_their_vlans_lead_out_by_their_links() {
+        let link = |index, name: &str, master, below: Option<u32>| Link {
+            index,
+            name: name.to_owned(),
+            master,
+            kind: below.map(|_| "vlan".to_owned()),
+            peer_index: below,
+            ..Link::default()
+        };
+        let links = [
+            link(2, "eth0", Some(5), None),
+            link(3, "wan", None, None),
+            link(4, "lan0", None, None),
+            link(5, "br0", None, None),
+            link(6, "br0.7", None, Some(5)),
+            link(7, "lan0.7", None, Some(4)),
+            link(8, "wan.9", None, Some(3)),
+        ];
+        let text = "[[link]]\ndevice = \"eth0\"\ncapacity = \"9mbit\"\n[[link]]\ndevice = \"wwan0\"\ncapacity = \"9mbit\"\n\
+                    [[link]]\ndevice = \"wan.9\"\ncapacity = \"9mbit\"\n[[link]]\ndevice = \"eth9\"\ncapacity = \"9mbit\"\n";
+        let config = crate::config::parse(text, std::path::Path::new("test.toml")).unwrap();
+        // wwan0 has been renamed, and eth9 is not here.
+        let known = BTreeMap::from([("wwan0".to_owned(), 3)]);
+        let found = uplinks(&config, &links, &known);
+        let names: Vec<(&str, &str)> =
+            found.iter().map(|(device, l)| (device.as_str(), l.name.as_str())).collect();
+        assert_eq!(names, [("eth0", "eth0"), ("wan.9", "wan.9"), ("wwan0", "wan")]);
+        let leading = leading(&found, &links);
+        let leading: Vec<(u32, &str)> =
+            leading.iter().map(|(index, device)| (*index, device.as_str())).collect();
+        assert_eq!(leading, [(2, "eth0"), (3, "wwan0"), (5, "eth0"), (6, "eth0"), (8, "wan.9")]);
+    }
+}

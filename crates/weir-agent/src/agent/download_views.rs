@@ -16,7 +16,7 @@ use super::{
 
 impl Agent {
     pub(super) fn download_status(&self) -> Option<DownloadStatus> {
-        self.link.download_status(self.capacities.replaced().1)
+        self.link.download_status(self.capacities.replaced(&self.classes.config().link.device).1)
     }
 
     /// The reason if no class's policy of what arrives is enforced.

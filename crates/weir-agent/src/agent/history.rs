@@ -71,11 +71,11 @@ impl History {
     }
 
     /// The history after a change of the capacities by hand. A change of nothing is no change.
-    pub(crate) fn after_capacity(&self, old: ByHand, new: ByHand, time_ms: u64) -> History {
+    pub(crate) fn after_capacity(&self, old: &ByHand, new: &ByHand, time_ms: u64) -> History {
         let (before, before_down) = (SetLayers::new(), SetLayers::new());
         let mut next = self.clone();
         if old != new {
-            next.push(Replaced { time_ms, before, before_down, before_capacity: Some(old) });
+            next.push(Replaced { time_ms, before, before_down, before_capacity: Some(old.clone()) });
         }
         next
     }
@@ -106,8 +106,8 @@ impl Replaced {
     }
 
     /// The capacities by hand before the change, if it changed these.
-    pub(crate) fn capacity(&self) -> Option<ByHand> {
-        self.before_capacity
+    pub(crate) fn capacity(&self) -> Option<&ByHand> {
+        self.before_capacity.as_ref()
     }
 
     /// Whether the change set policies of what arrives.
@@ -122,7 +122,7 @@ mod tests {
     use weir_units::BitRate;
 
     use super::*;
-    use crate::config::Layer;
+    use crate::{agent::by_hand::LinkByHand, config::Layer};
 
     fn layer(kbit: u64) -> Layer {
         Layer { max: (kbit > 0).then(|| BitRate::kbit(kbit)), ..Layer::default() }
@@ -160,13 +160,14 @@ mod tests {
 
     #[test]
     fn undo_of_a_capacity_leaves_the_policies_as_they_are() {
-        let (none, hand) = (ByHand::default(), ByHand { capacity: Some(BitRate::mbit(3)), download: None });
+        let single = LinkByHand { capacity: Some(BitRate::mbit(3)), download: None };
+        let (none, hand) = (ByHand::default(), ByHand { single, ..ByHand::default() });
         let set = BothLayers { up: SetLayers::from([("a".to_owned(), layer(9))]), ..Default::default() };
         let first = History::default().after(&BothLayers::default(), &set, 1);
-        let history = first.after_capacity(none, hand, 2).after_capacity(hand, hand, 3);
+        let history = first.after_capacity(&none, &hand, 2).after_capacity(&hand, &hand, 3);
         let stored = serde_json::to_string(&history).unwrap();
         let (last, policies, earlier) = serde_json::from_str::<History>(&stored).unwrap().undo(&set).unwrap();
-        assert_eq!((last.time_ms, last.capacity(), last.names().len()), (2, Some(none), 0));
+        assert_eq!((last.time_ms, last.capacity(), last.names().len()), (2, Some(&none), 0));
         assert_eq!((policies, earlier), (set, first));
     }
 

@@ -3,15 +3,15 @@
 
 use std::{collections::BTreeMap, mem::swap};
 
-use weir_api::{Error, ErrorCode, EventKind, OnLink};
+use weir_api::{EventKind, OnLink};
 use weir_datapath::engine::{self, EngineError, EngineKind};
 use weir_netlink::{DefaultRoute, Link, Netlink};
 use weir_share::Allocator;
 use weir_units::chain;
 
 use super::{
-    Agent, by_hand::ByHand, class_key::ClassKey, discover::Discovery, figures::Figures,
-    other_link::OtherLink, reconcile::not_enforced,
+    Agent, class_key::ClassKey, discover::Discovery, figures::Figures, other_link::OtherLink,
+    reconcile::not_enforced,
 };
 use crate::config::Config;
 
@@ -108,7 +108,6 @@ impl Agent {
             // Promises and agreements stay with the main link.
             main.swap_classes(other);
         }
-        self.capacities.reconfigure(&config);
         if let (Some(agreements), Some(rules)) = (&mut self.agreements, config.agreements.clone()) {
             agreements.reconfigure(rules, &link);
             // The counters are other ones.
@@ -203,6 +202,18 @@ impl Agent {
         fault.or(set.err().map(|e| chain(&e))).map_or(Ok(()), Err)
     }
 
+    /// Applies the present configuration to the other links.
+    pub(super) fn reconfigure_others(&mut self) {
+        let now = self.now();
+        for other in &mut self.others {
+            if let Some(config) = self.classes.config().sharing(other.device()) {
+                other.reconfigure(config);
+                other.follow_rate(&mut self.datapath.attachments, now);
+            }
+        }
+        self.divide_others();
+    }
+
     /// Has the other links follow a discovery.
     pub(super) fn follow_others(&mut self, discovery: &Discovery, is_complete: bool) {
         for place in 0..self.others.len() {
@@ -250,7 +261,8 @@ impl Agent {
 
     /// The links beside the main one, for views.
     pub(super) fn other_links(&self) -> Vec<weir_api::OtherLink> {
-        self.others.iter().map(OtherLink::view).collect()
+        let configured = |other: &OtherLink| self.capacities.replaced(other.device());
+        self.others.iter().map(|other| other.view(configured(other))).collect()
     }
 
     /// A class's parts of the links beside the main one.
@@ -280,16 +292,6 @@ impl Agent {
             })
         };
         self.others.iter().filter_map(part).collect()
-    }
-
-    /// Refuses capacities by hand beside several links: they would be those of whichever link is shared.
-    pub(super) fn is_settable(&self, set: ByHand) -> Result<(), Error> {
-        if set == ByHand::default() || !self.classes.config().link.is_one_of_several() {
-            return Ok(());
-        }
-        let why = "cannot set the capacity of the link: the configuration has several links (change capacity in its \
-                   [[link]] table, which a reload takes)";
-        Err(Error::new(ErrorCode::BadRequest, why.to_owned()))
     }
 }
 
@@ -329,5 +331,20 @@ mod tests {
         let routes = [DefaultRoute { metric: 0, index: 5 }, DefaultRoute { metric: 9, index: 3 }];
         let links = ["eth0", "wwan0"].into_iter();
         assert_eq!(taken(links, &routes, &interfaces, "wwan0"), Some("eth0"));
+    }
+
+    #[test]
+    fn device_keeps_its_number_whatever_the_order_of_the_tables() {
+        let known = BTreeMap::from([("eth0".to_owned(), 0), ("wwan0".to_owned(), 1)]);
+        let told = |devices: &[&str]| -> Vec<(String, u32)> {
+            numbers(devices.iter().copied(), &known).into_iter().collect()
+        };
+        let of = |all: &[(&str, u32)]| -> Vec<(String, u32)> {
+            all.iter().map(|(device, number)| ((*device).to_owned(), *number)).collect()
+        };
+        assert_eq!(told(&["wwan0", "eth0"]), of(&[("eth0", 0), ("wwan0", 1)]));
+        assert_eq!(told(&["wwan1", "wwan0"]), of(&[("wwan0", 1), ("wwan1", 0)]));
+        assert_eq!(told(&["wwan1", "eth0", "wwan2"]), of(&[("eth0", 0), ("wwan1", 1), ("wwan2", 2)]));
+        assert_eq!(numbers(["eth0"].into_iter(), &BTreeMap::new()), BTreeMap::from([("eth0".to_owned(), 0)]));
     }
 }

@@ -96,6 +96,7 @@ impl OtherLink {
             download.reconfigure(config);
         }
         self.classes.reconfigure(config);
+        self.link.scheduler.shape = self.link.shape(self.classes.config(), self.link.scheduler.shape.mtu);
         self.link.allocations.mark();
     }
 
@@ -229,8 +230,8 @@ impl OtherLink {
         self.fault().into_iter().chain(follower).map(|why| self.words(&why)).collect()
     }
 
-    /// The link, for views.
-    pub(super) fn view(&self) -> weir_api::OtherLink {
+    /// The link, for views. `configured` are the capacities that others by hand replace.
+    pub(super) fn view(&self, configured: (Option<BitRate>, Option<BitRate>)) -> weir_api::OtherLink {
         let link = &self.classes.config().link;
         let rate = |allocations: &Allocations| BitRate(allocations.all().map(|f| f.estimator.rate().0).sum());
         let download = self.link.download.as_ref();
@@ -238,12 +239,13 @@ impl OtherLink {
         weir_api::OtherLink {
             device: link.device.clone(),
             capacity: self.link.in_force(link.capacity),
+            configured_capacity: configured.0,
             rate: rate(&self.link.allocations),
             follows: self.link.autorate.as_ref().map(Autorate::view),
             reserved: self.classes.reservation().reserved,
             reservable: self.classes.reservation().reservable,
             active: self.link.allocations.all().filter(|f| f.estimator.demand().is_active()).count(),
-            download: self.link.download_status(None),
+            download: self.link.download_status(configured.1),
             is_here: self.link.scheduler.is_here(),
             not_enforced_because: self.fault(),
             unpromised: unpromised_minima(&self.classes)

@@ -215,8 +215,40 @@ fn promised(before: Tables<'_>, after: Tables<'_>) -> impl Iterator<Item = Plann
     setting("promised", text(before.up), text(after.up)).into_iter().chain(down)
 }
 
-/// The settings beside classes that differ. A long section has no values.
+/// The settings beside classes that differ. A long section has no values. Of several links each has its own.
 fn settings(old: &Config, new: &Config) -> Vec<PlannedSetting> {
+    let named = |device: &str, setting: PlannedSetting| match setting.key.strip_prefix("[link]") {
+        Some(key) if new.link.is_one_of_several() => {
+            PlannedSetting { key: format!("[[link]] {device}:{key}"), ..setting }
+        }
+        _ => setting,
+    };
+    let main = settings_of_link(old, new).into_iter().map(|setting| named(&new.link.device, setting));
+    let mut all: Vec<PlannedSetting> = main.collect();
+    let gone = |link: &&config::Link| !new.link.all().any(|other| other.device == link.device);
+    all.extend(old.link.all().filter(gone).filter_map(|link| {
+        setting(&format!("[[link]] {}", link.device), link.capacity_in_words(), "not shared".to_owned())
+    }));
+    for link in &new.link.spare {
+        let Some(after) = new.sharing(&link.device) else { continue };
+        match old.sharing(&link.device) {
+            Some(before) => {
+                let own = settings_of_link(&before, &after);
+                let own = own.into_iter().filter(|setting| setting.key.starts_with("[link]"));
+                all.extend(own.map(|setting| named(&link.device, setting)));
+            }
+            None => all.extend(setting(
+                &format!("[[link]] {}", link.device),
+                "not shared".to_owned(),
+                link.capacity_in_words(),
+            )),
+        }
+    }
+    all
+}
+
+/// The settings of the main link, and those of no link.
+fn settings_of_link(old: &Config, new: &Config) -> Vec<PlannedSetting> {
     let (a, b) = (&old.link, &new.link);
     let yes = |on: bool| if on { "true" } else { "false" }.to_owned();
     let networks = |all: &[ipnet::IpNet]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
@@ -254,4 +286,36 @@ fn settings(old: &Config, new: &Config) -> Vec<PlannedSetting> {
         section("[access]", old.access != new.access),
     ];
     values.into_iter().chain(sections).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_each_link_are_told_by_its_device() {
+        let read = |text: &str| config::parse(text, Path::new("test.toml")).unwrap();
+        let table = |device: &str, more: &str| format!("[[link]]\ndevice = \"{device}\"\n{more}\n");
+        let (first, second) =
+            (table("eth0", "capacity = \"95mbit\""), table("wwan0", "capacity = \"9mbit\""));
+        let old = read(&format!("{first}{second}"));
+        let first_now = first.replace("95mbit", "94mbit");
+        let other = table("wwan0", "capacity = \"5mbit\"\ndelay_ms = 80");
+        let new = read(&format!("{first_now}{other}{}", table("wwan1", "capacity = \"3mbit\"")));
+        let told = |old: &Config, new: &Config| -> Vec<String> {
+            let line = |s: PlannedSetting| format!("{} {} {}", s.key, s.before, s.after);
+            settings(old, new).into_iter().map(line).collect()
+        };
+        assert_eq!(
+            told(&old, &new),
+            [
+                "[[link]] wwan0: capacity 9mbit 5mbit",
+                "[[link]] wwan0: delay_ms 50 80",
+                "[[link]] wwan1 not shared 3mbit"
+            ]
+        );
+        let single = read(&first.replace("[[link]]", "[link]"));
+        assert_eq!(told(&old, &single), ["[[link]] wwan0 9mbit not shared"]);
+        assert_eq!(told(&old, &old), Vec::<String>::new());
+    }
 }

@@ -47,9 +47,9 @@ impl Agent {
                     .to_owned(),
             );
         }
-        if new.is_one_of_several() && self.capacities.replaced() != (None, None) {
+        if new.is_one_of_several() != old.is_one_of_several() && self.capacities.are_by_hand() {
             return Err(
-                "capacities set by hand are those of a single [link], and the file has several (`weir link reset` takes them back)"
+                "capacities are set by hand, and the file changes between a single [link] and several (`weir link reset` takes them back)"
                     .to_owned(),
             );
         }
@@ -175,9 +175,10 @@ impl Agent {
                 }
                 self.config_file.taken();
                 self.audit.mark_reload();
-                let by_hand = match self.capacities.replaced() {
-                    (None, None) => "",
-                    _ => "; capacities set by hand stay (`weir link reset`)",
+                let by_hand = if self.capacities.are_by_hand() {
+                    "; capacities set by hand stay (`weir link reset`)"
+                } else {
+                    ""
                 };
                 self.event(EventKind::Reloaded, None, format!("{} is in force{by_hand}", path.display()));
                 self.keep_promises();

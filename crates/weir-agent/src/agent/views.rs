@@ -114,7 +114,7 @@ impl Agent {
             link: link.device.clone(),
             other_links: self.other_links(),
             capacity: self.in_force(),
-            configured_capacity: self.capacities.replaced().0,
+            configured_capacity: self.capacities.replaced(&link.device).0,
             follows: self.follows(),
             rate: BitRate(self.link.allocations.all().map(|f| f.estimator.rate().0).sum()),
             framing: link.line().map(|line| line.to_string()),
@@ -222,7 +222,7 @@ impl Agent {
                 autorate::in_words(&follows)
             )
         }));
-        if let Some(configured) = self.capacities.replaced().0 {
+        if let Some(configured) = self.capacities.replaced(&self.classes.config().link.device).0 {
             reasons.push(format!(
                 "the link's {capacity} are set by hand; {configured} are configured (`weir link reset`)"
             ));

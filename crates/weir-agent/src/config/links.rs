@@ -39,6 +39,12 @@ impl Link {
         std::iter::once(self).chain(&self.spare)
     }
 
+    /// Changes this link and the others of the file.
+    pub(crate) fn each(&mut self, mut change: impl FnMut(&mut Link)) {
+        change(self);
+        self.spare.iter_mut().for_each(change);
+    }
+
     /// Has an engine and its form be one choice.
     pub(super) fn settle_engine(&mut self) {
         self.engine = self.choice().unwrap_or(self.engine);

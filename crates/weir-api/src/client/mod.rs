@@ -264,11 +264,11 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`]; [`ClientError::Refused`] means that the old capacities are in force.
-    pub fn set_link(&self, change: SetCapacity) -> Result<LinkView, ClientError> {
-        self.call(Method::PATCH, "/v1/link", Some(&change))
+    pub fn set_link(&self, change: &SetCapacity) -> Result<LinkView, ClientError> {
+        self.call(Method::PATCH, "/v1/link", Some(change))
     }
 
-    /// Returns to the configured capacities.
+    /// Returns to the configured capacities of all links.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -280,8 +280,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`], as [`Client::set_link`] has it.
-    pub fn plan_link(&self, change: SetCapacity) -> Result<Plan, ClientError> {
-        self.call(Method::POST, "/v1/plan/link", Some(&change))
+    pub fn plan_link(&self, change: &SetCapacity) -> Result<Plan, ClientError> {
+        self.call(Method::POST, "/v1/plan/link", Some(change))
     }
 
     /// Reports an attachment, and waits until its class is in force, or until the agent gives up waiting.

@@ -18,14 +18,15 @@ const EXAMPLES: &str = "Examples:
   weir link set capacity=30mbit download=50mbit
   weir link set capacity=30mbit --dry-run    what it would change
   weir link set capacity=none                the configured capacity again
-  weir link reset                            both configured capacities again
+  weir link reset                            the configured capacities again
+  weir link set --link wwan0 capacity=5mbit  of several links this one
 
 A capacity set by hand outlives a restart of the agent and a reload of its file. Promises that
 do not fit any more are suspended, the latest first, and `weir events` reports them. They come
 back in the order of their age when the capacity does. `weir undo` takes the last change back.
 
-Several [[link]] tables share several links, each with its own capacities, which are the file's. The first one shown
-is the main link, which the default route takes. Promises of agreements are about it.
+Several [[link]] tables share several links, each with its own capacities. The first one shown is the main link,
+which the default route takes. Promises of agreements are about it.
 
 A configured range follows the link's rate, as in capacity = { min = \"2mbit\", max = \"40mbit\" }. Its states are:
   track    the capacity follows the acknowledged rate and the link's queue
@@ -49,7 +50,7 @@ enum Verb {
     /// Set the capacity of what leaves or of what arrives
     Set(SetArgs),
     /// Return to the configured capacities
-    Reset,
+    Reset(ResetArgs),
 }
 
 #[derive(Debug, Args)]
@@ -58,9 +59,20 @@ struct SetArgs {
     /// capacity=RATE of what leaves, download=RATE of what arrives; `none` returns to the configured one
     #[arg(required = true, value_name = "KEY=VALUE")]
     settings: Vec<Setting>,
+    /// Of several links this one; without it the main one, which the default route takes
+    #[arg(long, value_name = "DEVICE")]
+    link: Option<String>,
     /// Only show what would change; the agent refuses what it would refuse without this option
     #[arg(long)]
     dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+struct ResetArgs {
+    /// Of several links this one; without it all
+    #[arg(long, value_name = "DEVICE")]
+    link: Option<String>,
 }
 
 /// One `key=value`. `None` stands for `none`.
@@ -90,8 +102,8 @@ impl FromStr for Setting {
     }
 }
 
-fn change(settings: &[Setting]) -> Result<SetCapacity, Usage> {
-    let mut change = SetCapacity::default();
+fn change(link: Option<&String>, settings: &[Setting]) -> Result<SetCapacity, Usage> {
+    let mut change = SetCapacity { device: link.cloned(), ..SetCapacity::default() };
     for setting in settings {
         let (key, earlier) = match *setting {
             Setting::Capacity(rate) => ("capacity", change.capacity.replace(rate)),
@@ -107,13 +119,18 @@ fn change(settings: &[Setting]) -> Result<SetCapacity, Usage> {
 pub(super) fn run(args: &LinkArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     let view = match &args.verb {
         None => session.client.link()?,
-        Some(Verb::Set(SetArgs { settings, dry_run: true })) => {
-            let plan = session.client.plan_link(change(settings)?)?;
+        Some(Verb::Set(SetArgs { settings, link, dry_run: true })) => {
+            let plan = session.client.plan_link(&change(link.as_ref(), settings)?)?;
             session.print(&plan, |out, look| plan::write(out, look, &plan))?;
             return Ok(ExitCode::SUCCESS);
         }
-        Some(Verb::Set(SetArgs { settings, .. })) => session.client.set_link(change(settings)?)?,
-        Some(Verb::Reset) => session.client.reset_link()?,
+        Some(Verb::Set(SetArgs { settings, link, .. })) => {
+            session.client.set_link(&change(link.as_ref(), settings)?)?
+        }
+        Some(Verb::Reset(ResetArgs { link: None })) => session.client.reset_link()?,
+        Some(Verb::Reset(ResetArgs { link })) => session
+            .client
+            .set_link(&change(link.as_ref(), &[Setting::Capacity(None), Setting::Download(None)])?)?,
     };
     session.print(&view, |out, _| write(out, &view))?;
     Ok(ExitCode::SUCCESS)
@@ -142,11 +159,12 @@ fn write_other(out: &mut dyn Write, other: &OtherLink) -> io::Result<()> {
     if !other.is_here {
         return writeln!(out, "! there is no such device now");
     }
-    writeln!(out, "capacity   {}", other.capacity)?;
+    writeln!(out, "capacity   {}", status::capacity(other.capacity, other.configured_capacity))?;
     if let Some(follows) = &other.follows {
         writeln!(out, "follows    {}", status::follows(follows))?;
     }
-    let download = other.download.as_ref().map(|download| download.capacity.to_string());
+    let text = |d: &weir_api::DownloadStatus| status::capacity(d.capacity, d.configured_capacity);
+    let download = other.download.as_ref().map(text);
     writeln!(out, "download   {}", download.unwrap_or_else(|| "not shared".to_owned()))?;
     let fault = other.not_enforced_because.as_ref().map(|why| format!("not enforced: {why}"));
     fault.iter().chain(&other.unpromised).try_for_each(|why| writeln!(out, "! {why}"))
@@ -173,8 +191,8 @@ mod tests {
             assert!(read(text).unwrap_err().contains(why), "{text}");
         }
         let twice = ["capacity=1mbit", "download=2mbit", "capacity=none"].map(|text| read(text).unwrap());
-        assert!(change(&twice).unwrap_err().0.contains("capacity of the link twice"));
-        assert_eq!(change(&twice[..2]).unwrap().download, Some(Some(BitRate::mbit(2))));
+        assert!(change(None, &twice).unwrap_err().0.contains("capacity of the link twice"));
+        assert_eq!(change(None, &twice[..2]).unwrap().download, Some(Some(BitRate::mbit(2))));
     }
 
     #[test]

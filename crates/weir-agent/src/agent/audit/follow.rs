@@ -23,10 +23,14 @@ impl Agent {
             facts::classes(&mut facts, &ChangeKind::PolicyDown, &download.classes);
             facts::set_by_hand(&mut facts, &ChangeKind::ByHandDown, download.classes.set_layers());
         }
-        let by_hand = self.capacities.by_hand();
-        facts::capacity(&mut facts, "upload", config.link.capacity, by_hand.capacity.is_some());
-        if let Some(download) = config.link.download {
-            facts::capacity(&mut facts, "download", download, by_hand.download.is_some());
+        for link in config.link.all() {
+            let several = config.link.is_one_of_several();
+            let of_link = if several { format!(" of {}", link.device) } else { String::new() };
+            let (capacity, download) = self.capacities.replaced(&link.device);
+            facts::capacity(&mut facts, &format!("upload{of_link}"), link.capacity, capacity.is_some());
+            if let Some(rate) = link.download {
+                facts::capacity(&mut facts, &format!("download{of_link}"), rate, download.is_some());
+            }
         }
         if let Some(agreements) = &self.agreements {
             for agreement in agreements.all() {

@@ -31,12 +31,12 @@ impl Store {
     /// change. Without a ledger of the download its promises stay as they are.
     pub(crate) fn save_capacity(
         &self,
-        set: ByHand,
+        set: &ByHand,
         (ledger, down): (&Ledger, Option<&Ledger>),
         past: &History,
     ) -> Result<(), StoreError> {
         self.write("write the capacity to", |change| {
-            change.insert(META, CAPACITY, &serde_json::to_string(&set).unwrap_or_default())?;
+            change.insert(META, CAPACITY, &serde_json::to_string(set).unwrap_or_default())?;
             write(change, past)?;
             promises::replace(change, ledger)?;
             down.map_or(Ok(()), |down| promises::replace_down(change, down))
@@ -59,18 +59,19 @@ mod tests {
     use weir_units::BitRate;
 
     use super::*;
-    use crate::agent::store::Promise;
+    use crate::agent::{by_hand::LinkByHand, store::Promise};
 
     #[test]
     fn capacity_by_hand_and_its_promises_are_there_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
-        let set = ByHand { capacity: Some(BitRate::mbit(30)), download: None };
+        let single = LinkByHand { capacity: Some(BitRate::mbit(30)), download: None };
+        let set = ByHand { single, ..ByHand::default() };
         let suspended = Promise { is_suspended: true, ..Promise::new(3, BitRate::mbit(9)) };
         let ledger = Ledger::from([("docker:a".into(), suspended)]);
-        let history = History::default().after_capacity(ByHand::default(), set, 7);
+        let history = History::default().after_capacity(&ByHand::default(), &set, 7);
         let store = Store::open(dir.path()).unwrap();
         assert_eq!(store.capacity().unwrap(), ByHand::default());
-        store.save_capacity(set, (&ledger, Some(&ledger)), &history).unwrap();
+        store.save_capacity(&set, (&ledger, Some(&ledger)), &history).unwrap();
         drop(store);
         let store = Store::open(dir.path()).unwrap();
         assert_eq!((store.capacity().unwrap(), store.history().unwrap()), (set, history));
