@@ -107,8 +107,9 @@ fn around_the_move(kind: ControlKind, scenario: &Scenario, topology: &Topology) 
     network::move_route(topology)?;
     let moved = begin.elapsed().as_secs_f64();
     take(&mut samples, &flows, begin, Duration::from_secs(scenario.before + scenario.after))?;
-    let left = network::left(topology).with_context(|| format!("cannot list what is left on {UPLINK}"))?;
-    Ok(Run { control: kind, moved, samples, left })
+    let waiting =
+        network::waiting(topology).with_context(|| format!("cannot see what waits for {UPLINK}"))?;
+    Ok(Run { control: kind, moved, samples, waiting })
 }
 
 /// Takes a sample each 100 ms until a time after the begin.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use weir_netlab::topology::{Mode, Spec, Topology, UPLINK, Wire};
 use weir_units::Bytes;
 
@@ -62,21 +62,24 @@ pub(super) fn build(scenario: &Scenario) -> Result<Topology> {
     Ok(topology)
 }
 
+/// The device of weir's scheduler for the first link.
+const WEIRS: &str = "weir0";
+
 /// Deletes the better route.
 pub(super) fn move_route(topology: &Topology) -> Result<()> {
     topology.node().ip(&format!("route del default via 10.98.0.2 dev {UPLINK} metric 100\n"))
 }
 
-/// The qdiscs and filters on the first link's device.
-pub(super) fn left(topology: &Topology) -> Result<Vec<String>> {
+/// Bytes that wait for the first link, in its own qdiscs and in those of weir's scheduler for it.
+pub(super) fn waiting(topology: &Topology) -> Result<u64> {
     let node = topology.node();
-    let mut lines = Vec::new();
-    let shown = node.exec(&["tc", "qdisc", "show", "dev", UPLINK])?.stdout;
-    lines.extend(shown.lines().filter(|line| !line.contains("noqueue")).map(str::to_owned));
-    for hook in ["ingress", "egress"] {
-        // Without clsact there is no such hook, and tc fails.
-        let shown = node.exec(&["tc", "filter", "show", "dev", UPLINK, hook]);
-        lines.extend(shown.iter().flat_map(|shown| shown.stdout.lines()).map(str::to_owned));
+    let mut sum = 0;
+    for device in [UPLINK, WEIRS] {
+        // Without weir there is no such device, and tc fails.
+        let Ok(shown) = node.exec(&["tc", "-s", "-j", "qdisc", "show", "dev", device]) else { continue };
+        let qdiscs: Vec<serde_json::Value> = serde_json::from_str(&shown.stdout)
+            .with_context(|| format!("tc tells of no qdiscs on {device}"))?;
+        sum += qdiscs.iter().filter_map(|qdisc| qdisc["backlog"].as_u64()).sum::<u64>();
     }
-    Ok(lines)
+    Ok(sum)
 }

@@ -32,8 +32,8 @@ pub(crate) struct Run {
     pub(crate) moved: f64,
     /// A sample each 100 ms.
     pub(crate) samples: Vec<Sample>,
-    /// The qdiscs and filters on the first link after the run.
-    pub(crate) left: Vec<String>,
+    /// Bytes that wait for the first link after the run.
+    pub(crate) waiting: u64,
 }
 
 impl Run {
@@ -120,13 +120,13 @@ fn figures(scenario: &Scenario, runs: &[Run]) -> Vec<Figure> {
             Some(_) => format!("{control}: exact after the move"),
             None => format!("{control}: not exact in the time after the move"),
         };
-        let left = (format!("{control}: qdiscs and filters left on the first link"), run.left.len() as f64);
+        let left = (format!("{control}: waits for the first link at the end"), run.waiting as f64);
         if is_judged {
             figures.push(Figure::judged(name, value, "s", scenario.most_s, Rule::AtMost));
-            figures.push(Figure::judged(left.0, left.1, "lines", 0.0, Rule::AtMost));
+            figures.push(Figure::judged(left.0, left.1, "bytes", 0.0, Rule::AtMost));
         } else {
             figures.push(Figure::shown(name, value, "s"));
-            figures.push(Figure::shown(left.0, left.1, "lines"));
+            figures.push(Figure::shown(left.0, left.1, "bytes"));
         }
     }
     figures
@@ -146,7 +146,7 @@ pub(super) fn table(report: &Report) -> String {
         settings.second.line
     );
     let mut table = new_table();
-    table.set_header(["", "", "due", "before", "due", "after", "exact after", "tc lines left"]);
+    table.set_header(["", "", "due", "before", "due", "after", "exact after", "bytes left"]);
     let due = [settings.first, settings.second].map(|link| settings.due(link));
     for run in &report.runs {
         let [before, after] = run.phases();
@@ -154,7 +154,7 @@ pub(super) fn table(report: &Report) -> String {
         for (nth, label) in settings.containers.keys().enumerate() {
             let rate = |rates: &[f64]| rates.get(nth).map_or("-".to_owned(), |rate| format!("{rate:.2}"));
             let (exact, left) = match nth {
-                0 => (exact.map_or("never".to_owned(), |s| format!("{s:.1} s")), run.left.len().to_string()),
+                0 => (exact.map_or("never".to_owned(), |s| format!("{s:.1} s")), run.waiting.to_string()),
                 _ => Default::default(),
             };
             let control = if nth == 0 { run.control.name() } else { "" };
@@ -176,7 +176,7 @@ pub(super) fn table(report: &Report) -> String {
     let _ = write!(
         text,
         "{table}\nbefore: the last second on the first link; after: the last two seconds of the run; \
-         left: qdiscs and filters on the first link at the end"
+         left: what waits for the first link at the end"
     );
     for lacks in &report.missing {
         let _ = write!(text, "\nnot run: {}: {}", lacks.control.name(), lacks.why);
@@ -203,7 +203,7 @@ pub(super) mod tests {
             };
             arrived.iter_mut().zip(rates).for_each(|(sum, rate)| *sum += rate * 0.1);
         }
-        Run { control, moved: 1.99, samples, left: Vec::new() }
+        Run { control, moved: 1.99, samples, waiting: 0 }
     }
 
     pub(in crate::failover) fn report(runs: Vec<Run>) -> Report {
@@ -231,8 +231,8 @@ pub(super) mod tests {
         assert!(report(vec![slow]).verdict().contains("exact after the move"));
         let never = report(vec![made(ControlKind::Weir, 0.7, [5.0, 5.0])]);
         assert!(never.verdict().contains("not exact in the time"), "{}", never.verdict());
-        let left = Run { left: vec!["qdisc clsact ffff:".into()], ..good };
-        assert!(report(vec![left]).verdict().contains("left on the first link"));
+        let left = Run { waiting: 1514, ..good };
+        assert!(report(vec![left]).verdict().contains("waits for the first link"));
         assert_eq!(report(vec![made(ControlKind::Tc, 0.7, [5.0, 5.0])]).head.pass, None);
     }
 

@@ -34,6 +34,30 @@ pub fn node(count: usize) -> Node {
 pub fn node_in(count: usize, mode: Mode) -> Node {
     let node = Node::build(&Spec { containers: containers(count), mode, ..Spec::default() });
     let (home, srv) = (node.topology.node(), node.topology.srv());
+    for netns in [home, srv] {
+        for device in ["all", "default"] {
+            netns.sysctl(&format!("net.ipv4.conf.{device}.rp_filter"), "0").expect("it can be set");
+        }
+    }
+    srv.sysctl("net.ipv4.conf.eth0.rp_filter", "0").expect("it can be set");
+    let far = format!(
+        "addr add {FAR}/32 dev lo\naddr add {BY_SECOND}/32 dev lo\naddr add {BY_SECOND_V6}/128 dev lo\n\
+         link set dev lo up\nrule add from {BY_SECOND} lookup 200\n"
+    );
+    srv.ip(&far).expect("the server can have addresses and a rule");
+    if mode != Mode::Bridged {
+        route(&node, "add", UPLINK);
+    }
+    plug_in(&node);
+    node
+}
+
+/// Makes the second link with its routes.
+///
+/// # Panics
+/// As [`node`].
+pub fn plug_in(node: &Node) {
+    let (home, srv) = (node.topology.node(), node.topology.srv());
     let made = home
         .ip(&format!(
             "link add {SECOND} type veth peer name eth1 netns {}\n\
@@ -41,31 +65,16 @@ pub fn node_in(count: usize, mode: Mode) -> Node {
             srv.name()
         ))
         .and_then(|()| {
-            srv.ip(&format!(
+            srv.ip(
                 "link set dev eth1 up\naddr add 10.96.0.2/30 dev eth1\naddr add fd96::2/64 dev eth1 nodad\n\
-                 addr add {FAR}/32 dev lo\naddr add {BY_SECOND}/32 dev lo\naddr add {BY_SECOND_V6}/128 dev lo\n\
-                 link set dev lo up\n"
-            ))
+                 route add default via 10.96.0.1 dev eth1 table 200\n",
+            )
         });
     made.expect("a second link can be made");
-    for netns in [home, srv] {
-        for device in ["all", "default"] {
-            netns.sysctl(&format!("net.ipv4.conf.{device}.rp_filter"), "0").expect("it can be set");
-        }
-    }
-    for device in ["eth0", "eth1"] {
-        srv.sysctl(&format!("net.ipv4.conf.{device}.rp_filter"), "0").expect("it can be set");
-    }
-    if mode != Mode::Bridged {
-        route(&node, "add", UPLINK);
-    }
-    route(&node, "add", SECOND);
-    let rules =
-        format!("rule add from {BY_SECOND} lookup 200\nroute add default via 10.96.0.1 dev eth1 table 200\n");
-    srv.ip(&rules).expect("the server can have a rule");
+    srv.sysctl("net.ipv4.conf.eth1.rp_filter", "0").expect("it can be set");
+    route(node, "add", SECOND);
     node.sh(&["ip", "route", "add", &format!("{BY_SECOND}/32"), "via", "10.96.0.2", "dev", SECOND]);
     node.sh(&["ip", "-6", "route", "add", &format!("{BY_SECOND_V6}/128"), "via", "fd96::2", "dev", SECOND]);
-    node
 }
 
 /// Adds or deletes the default route by a link.

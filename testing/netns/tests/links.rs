@@ -11,7 +11,7 @@ use weir_netlab::{
 };
 use weir_netns_tests::{
     EngineBounds, EngineKind, Need, Node, Rate, Stream, can_run, for_each_engine, measure_once,
-    two_links::{BY_SECOND, BY_SECOND_V6, FAR, SECOND, node, node_in},
+    two_links::{BY_SECOND, BY_SECOND_V6, FAR, SECOND, node, node_in, plug_in},
 };
 use weir_units::BitRate;
 
@@ -142,6 +142,60 @@ fn what_arrives_and_the_hosts_traffic_are_shared_on_each_link() {
         wrong.code == Some(2) && wrong.stderr.contains("no link eth9 is shared, but up0, up1"),
         "{wrong:?}"
     );
+}
+
+/// A filter has one target, the main link's scheduler: what leaves by the other link waits at that one's egress.
+#[test]
+fn filters_in_place_of_tcx_share_both_links() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = node(2);
+    let config = node.config().link("attach = \"clsact\"").capacity(BitRate::mbit(FIRST_MBIT));
+    let config = config.beside_with(SECOND, BitRate::mbit(SECOND_MBIT), "attach = \"clsact\"");
+    node.start(&config.awaiting(&[node.name("C1"), node.name("C2")]));
+    node.weir(&["set", &node.name("C2"), "weight=4"]);
+    // Nothing holds a sender back there, so that it sends no more than a little too much.
+    let rate = Rate::Of(BitRate::mbit(12));
+    let second =
+        ["C1", "C2"].map(|label| Stream::udp(node.netns(label), node.topology.srv(), BY_SECOND, rate));
+    let streams = [send(&node, "C1", FAR), send(&node, "C2", FAR)];
+    sleep(SETTLES);
+    let all = [&streams[0], &streams[1], &second[0], &second[1]];
+    exact("on both links", &all, &[8.0, 32.0, 2.0, 8.0], 0.03);
+    assert_eq!(node.class("C1").moved_packets, 0, "they had no other link's mark");
+}
+
+#[test]
+fn modem_that_is_unplugged_and_comes_back_is_shared_again() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = node(2);
+    start(&mut node, EngineKind::Htb, &["C1", "C2"]);
+    node.sh(&["ip", "link", "del", SECOND]);
+    sleep(Duration::from_millis(1_200));
+    let view = link(&node);
+    assert!(!view.others[0].is_here && view.others[0].not_enforced_because.is_none(), "{view:?}");
+    assert!(node.class("C1").enforced && node.class("C1").on_links[0].enforced);
+    assert!(node.client().status().expect("it answers").not_ready.is_empty());
+    // The next one of that name has no Ethernet header, as a modem's raw packets have none.
+    node.sh(&["ip", "tuntap", "add", "dev", SECOND, "mode", "tun"]);
+    node.sh(&["ip", "link", "set", "dev", SECOND, "up"]);
+    sleep(Duration::from_millis(1_200));
+    let view = link(&node);
+    assert!(view.others[0].is_here && view.others[0].not_enforced_because.is_none(), "{view:?}");
+    let events = node.weir(&["events"]);
+    assert!(events.contains(&format!("packets of {SECOND} have no Ethernet header now")), "{events}");
+    node.sh(&["ip", "link", "del", SECOND]);
+    plug_in(&node);
+    sleep(Duration::from_millis(1_200));
+    let streams = ["C1", "C2"].map(|label| send(&node, label, BY_SECOND));
+    sleep(SETTLES);
+    exact("on the link that is back", &streams.each_ref(), &[5.0, 5.0], 0.03);
+    drop(streams);
+    assert!(node.agent().stop(), "it puts everything back");
+    assert_eq!(devices(&node), Vec::<String>::new());
 }
 
 #[test]

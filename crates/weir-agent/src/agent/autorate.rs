@@ -270,8 +270,7 @@ impl Agent {
 
     /// Whether the rate of a link is followed.
     pub(super) fn follows_any(&self) -> bool {
-        let others = self.others.iter().map(|other| &other.link);
-        others.chain([&self.link]).any(|link| link.autorate.is_some())
+        self.all_links().any(|link| link.autorate.is_some())
     }
 }
 

@@ -11,7 +11,7 @@ use weir_units::chain;
 
 use super::{
     Agent, class_key::ClassKey, discover::Discovery, figures::Figures, other_link::OtherLink,
-    reconcile::not_enforced,
+    reconcile::not_enforced, uplink::Uplink,
 };
 use crate::config::Config;
 
@@ -134,6 +134,11 @@ impl Agent {
         self.link.allocations.mark();
     }
 
+    /// The main link and the others.
+    pub(super) fn all_links(&self) -> impl Iterator<Item = &Uplink> {
+        [&self.link].into_iter().chain(self.others.iter().map(|other| &other.link))
+    }
+
     /// Index of the device whose egress is caught for the main link.
     pub(super) fn uplink(&self) -> Option<u32> {
         self.datapath.attachments.uplink(self.link.scheduler.number)
@@ -231,7 +236,11 @@ impl Agent {
         self.link.scheduler.catch(&main, discovery.uplinks.get(&main), attachments);
         for other in &mut self.others {
             let device = other.device().to_owned();
-            other.link.scheduler.catch(&device, discovery.uplinks.get(&device), attachments);
+            match discovery.uplinks.get(&device) {
+                Some(found) => other.link.scheduler.catch(&device, Some(found), attachments),
+                // Nothing leaves by a modem that is not plugged in.
+                None => other.link.scheduler.uplink_failure = None,
+            }
         }
     }
 

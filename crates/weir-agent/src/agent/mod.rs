@@ -419,8 +419,7 @@ impl Agent {
 
     /// Removes attachments of an earlier agent that are no longer needed.
     fn settle(&mut self) {
-        let links = self.others.iter().map(|other| &other.link).chain([&self.link]);
-        let devices = links.flat_map(Uplink::devices).collect();
+        let devices = self.all_links().flat_map(Uplink::devices).collect();
         let swept = self.datapath.attachments.sweep().and_then(|()| engine::retire_devices(&devices));
         if let Err(e) = swept {
             tracing::warn!("cannot clean up after an earlier agent: {}", chain(&e));
@@ -469,7 +468,7 @@ impl Agent {
 
     /// Whether no class sends, and nothing arrives.
     fn is_idle(&self) -> bool {
-        self.link.is_idle() && self.others.iter().all(|other| other.link.is_idle())
+        self.all_links().all(Uplink::is_idle)
     }
 
     /// Finds the current classes and attaches the classifier to their interfaces.

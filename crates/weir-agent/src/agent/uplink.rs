@@ -106,6 +106,16 @@ impl Uplink {
         removed
     }
 
+    /// Writes to the kernel's schedulers since the start.
+    pub(super) fn writes(&self) -> u64 {
+        self.scheduler.engine.writes() + self.download.as_ref().map_or(0, Download::writes)
+    }
+
+    /// Foreign changes of the schedulers undone since the start.
+    pub(super) fn repairs(&self) -> u64 {
+        self.scheduler.repairs + self.download.as_ref().map_or(0, |download| download.repairs)
+    }
+
     /// Whether no class sends, and nothing arrives.
     pub(super) fn is_idle(&self) -> bool {
         self.allocations.is_idle() && self.download.as_ref().is_none_or(|d| d.allocations.is_idle())

@@ -12,10 +12,10 @@ use super::{
     allocate::Followed,
     autorate,
     class_table::{ClassEntry, ClassTable},
-    download::Download,
     figures::Figures,
     other_link::OtherLink,
     runtimes::State,
+    uplink::Uplink,
 };
 
 /// A policy in the syntax of `weir set`.
@@ -127,12 +127,10 @@ impl Agent {
             pacing: self.datapath.pacing.is_some(),
             classes: present().count(),
             active: self.link.allocations.all().filter(is_active).count(),
-            class_changes: self.link.scheduler.engine.writes()
-                + self.link.download.as_ref().map_or(0, Download::writes),
+            class_changes: self.all_links().map(Uplink::writes).sum(),
             repairs: self.datapath.repairs
-                + self.link.scheduler.repairs
                 + self.congestion.repairs()
-                + self.link.download.as_ref().map_or(0, |d| d.repairs),
+                + self.all_links().map(Uplink::repairs).sum::<u64>(),
             max_tick_delay_us: u64::try_from(self.max_tick_delay.as_micros()).unwrap_or(u64::MAX),
             late: self.link.scheduler.lateness.map(|late| late.times),
             late_us: self
@@ -378,6 +376,15 @@ impl Agent {
             Verdict::Warn,
             None,
         ));
+        for other in &self.others {
+            let scheduler = &other.link.scheduler;
+            let good = match scheduler.is_here() {
+                true => format!("{} on {}", scheduler.engine.kind(), scheduler.device),
+                false => "its device is not here now".to_owned(),
+            };
+            let name = format!("link {}", other.device());
+            checks.push(check(&name, other.fault(), good, Verdict::Fail, None));
+        }
         let runtimes = self.sources.runtimes.states();
         for State { name, containers, error } in &runtimes {
             checks.push(check(
