@@ -48,10 +48,11 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 	weir-netns-tests:framing \
 	weir-netns-tests:conformance:bpf:: \
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
-	weir-netns-tests:random:bpf:: \
+	weir-netns-tests:random:bpf:: weir-netns-tests:devices:bpf:: \
+	weir-netns-tests:links:bpf:: weir-netns-tests:links:edt:: \
 	weir-netns-tests:fair weir-netns-tests:qcon weir-netns-tests:ecn weir-netns-tests:edt weir-netns-tests:fragments
 # Suites of all engines that measure time, for htb: in virtual time another load moves no figure.
-VIRTUAL := conformance fragments latency random selectors takeover traffic_kinds tunnel
+VIRTUAL := conformance devices fragments latency random selectors takeover traffic_kinds tunnel
 # Random policies and single segments of edt run in the guest of htb, and so does the choice of an engine, so that both
 # guests take as long. The other guest has the rest of edt.
 EDT_ELSEWHERE := edt::shares_of_whole edt::shares_on edt::of_large edt::single edt::super edt::each edt::a_class

@@ -59,6 +59,7 @@ pub fn is_optimised() -> bool {
 /// The agent's configuration, as TOML; socket and state are put into a directory of its own.
 #[derive(Debug, Clone)]
 pub struct Config {
+    device: String,
     capacity: String,
     link: String,
     /// More tables `[[link]]`.
@@ -81,6 +82,7 @@ impl Config {
     #[must_use]
     pub fn new(capacity: BitRate) -> Config {
         Config {
+            device: UPLINK.to_owned(),
             capacity: format!("\"{}bit\"", capacity.bits_per_sec()),
             link: String::new(),
             others: String::new(),
@@ -91,6 +93,12 @@ impl Config {
             awaited: Vec::new(),
             before: Vec::new(),
         }
+    }
+
+    /// Another device as the link.
+    #[must_use]
+    pub fn on(self, device: &str) -> Config {
+        Config { device: device.to_owned(), ..self }
     }
 
     /// Another capacity.
@@ -186,9 +194,10 @@ impl Config {
         let named = link.lines().find(|line| line.starts_with("engine = ")).unwrap_or("engine = \"htb\"");
         let others = self.others.replace(OF_ALL, named);
         format!(
-            "{header}\ndevice = \"{UPLINK}\"\ncapacity = {}\n{engine}{link}\n{others}\
+            "{header}\ndevice = \"{}\"\ncapacity = {}\n{engine}{link}\n{others}\
              [agent]\nsocket = \"{dir}/weir.sock\"\nstate = \"{dir}/state\"\n\n\
              [discover]\ndocker = {}\nnetns = {}\n{}\n{}",
+            self.device,
             self.capacity,
             self.docker.as_ref().map_or("false".to_owned(), |socket| format!("{socket:?}")),
             self.netns.as_deref().map_or("false".to_owned(), list),

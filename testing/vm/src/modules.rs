@@ -19,7 +19,7 @@ use crate::{initramfs::Initramfs, kernel::Kernel, process::bytes};
 
 /// The modules of weir's engines and their tests. Modules that a kernel lacks are left out: tests
 /// say so.
-const WANTED: &str = "bridge br_netfilter veth ifb dummy vxlan macvlan macvtap tun wireguard ppp_async \
+const WANTED: &str = "bridge br_netfilter veth ifb dummy vxlan macvlan macvtap tun wireguard ppp_async 8021q bonding \
     sch_ingress sch_fq sch_fq_codel sch_cake sch_codel sch_htb sch_hfsc sch_tbf sch_prio sch_sfq sch_drr \
     sch_netem sch_mqprio sch_etf cls_bpf cls_u32 cls_matchall cls_fw cls_flower cls_basic \
     act_mirred act_gact act_bpf act_police act_skbedit tcp_bbr tcp_diag udp_diag \
