@@ -26,6 +26,12 @@ const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 99, 7, 7));
 /// has no such device, which the output says.
 fn node(device: &str, module: &str, home: &str, srv: &str) -> Option<Node> {
     let node = Node::build(&Spec { containers: containers(2), mode: Mode::Routed, ..Spec::default() });
+    // A new device has the default.
+    for netns in [node.topology.node(), node.topology.srv()] {
+        for name in ["all", "default"] {
+            netns.sysctl(&format!("net.ipv4.conf.{name}.rp_filter"), "0").expect("it can be set");
+        }
+    }
     if let Err(e) = node.topology.node().ip(home) {
         skip(&format!("this kernel has no {module} ({e:#})"));
         return None;
@@ -39,9 +45,6 @@ fn node(device: &str, module: &str, home: &str, srv: &str) -> Option<Node> {
         netns
             .ip(&format!("link set dev {there} up\naddr add {address}/30 dev {there}\n"))
             .expect("it can have an address");
-        for name in ["all", "default", there] {
-            netns.sysctl(&format!("net.ipv4.conf.{name}.rp_filter"), "0").expect("it can be set");
-        }
     }
     node.topology
         .srv()
