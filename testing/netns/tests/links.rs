@@ -2,7 +2,7 @@
 
 use std::{thread::sleep, time::Duration};
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use weir_api::{Class, LinkView, OnLink};
 use weir_netlab::{
@@ -196,6 +196,53 @@ fn modem_that_is_unplugged_and_comes_back_is_shared_again() {
     drop(streams);
     assert!(node.agent().stop(), "it puts everything back");
     assert_eq!(devices(&node), Vec::<String>::new());
+}
+
+/// The kernel chooses a path of the route by a packet's addresses, and rules may look at its ports.
+#[test]
+fn flows_of_a_multipath_route_and_of_a_rule_are_known_at_their_port() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = node(1);
+    start(&mut node, EngineKind::Htb, &["C1"]);
+    node.sh(&[
+        "ip",
+        "route",
+        "replace",
+        "10.99.6.0/24",
+        "nexthop",
+        "via",
+        "10.98.0.2",
+        "dev",
+        UPLINK,
+        "nexthop",
+        "via",
+        "10.96.0.2",
+        "dev",
+        SECOND,
+    ]);
+    let to = |nth: u8| {
+        let address = Ipv4Addr::new(10, 99, 6, nth);
+        node.topology.srv().ip(&format!("addr add {address}/32 dev lo\n")).expect("it can have one more");
+        let rate = Rate::Of(BitRate::kbit(400));
+        Stream::udp(node.netns("C1"), node.topology.srv(), address.into(), rate)
+    };
+    let streams: Vec<Stream> = (1..=16).map(to).collect();
+    sleep(Duration::from_millis(1_500));
+    let class = node.class("C1");
+    let both = [class.rate, on_second(&class).rate].map(BitRate::as_mbit);
+    println!("by both links: {both:.2?} Mbit/s, {} packets moved", class.moved_packets);
+    assert!(both.iter().all(|mbit| *mbit > 0.3), "the flows go by both links: {both:?}");
+    assert!((both[0] + both[1] - 16.0 * 0.4 * FRAME).abs() < 0.5, "{both:?}");
+    assert_eq!(class.moved_packets, 0);
+    drop(streams);
+    node.sh(&["ip", "rule", "add", "ipproto", "udp", "sport", "1024-65000", "lookup", "107"]);
+    node.sh(&["ip", "route", "add", "default", "via", "10.96.0.2", "dev", SECOND, "table", "107"]);
+    let stream = send(&node, "C1", FAR);
+    sleep(SETTLES);
+    exact("by a rule of ports", &[&stream], &[SECOND_MBIT as f64], 0.03);
+    assert_eq!(node.class("C1").moved_packets, 0);
 }
 
 #[test]

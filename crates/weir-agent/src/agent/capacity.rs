@@ -419,7 +419,7 @@ mod tests {
         assert!(error.contains("link eth9: the links are eth0, wwan0"), "{error}");
         let reset = SetCapacity { capacity: Some(None), ..SetCapacity::default() };
         assert_eq!(both.after("wwan0", &reset).unwrap(), ByHand::default());
-        // What an older agent has stored is read.
+        // The record of an older agent is read.
         let old: ByHand = serde_json::from_str("{\"capacity\":3000000,\"download\":null}").unwrap();
         assert_eq!(old.single.capacity, Some(BitRate::mbit(3)));
     }

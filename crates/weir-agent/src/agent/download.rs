@@ -129,7 +129,7 @@ impl Download {
         other.allocations.mark();
     }
 
-    /// Sets the scheduler up anew, for a link whose packets have another header. Nothing is sent to it yet.
+    /// Replaces the scheduler, for a link whose packets have another header. Nothing is sent to it yet.
     pub(super) fn reopen(
         &mut self,
         uplink: engine::Uplink<'_>,

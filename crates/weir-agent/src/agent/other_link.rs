@@ -224,7 +224,7 @@ impl OtherLink {
         fault.or(uplink.filter(|_| self.link.scheduler.is_here())).or(download)
     }
 
-    /// What is not enforced of the link, for `weir status`.
+    /// Reasons why the link is not divided as configured, for `weir status`.
     pub(super) fn warnings(&self) -> Vec<String> {
         let follower = self.link.autorate.as_ref().and_then(Autorate::failure);
         self.fault().into_iter().chain(follower).map(|why| self.words(&why)).collect()

@@ -88,7 +88,7 @@ impl Scheduler {
         })
     }
 
-    /// Sets the engine up anew, for a link whose packets have another header.
+    /// Replaces the engine, for a link whose packets have another header.
     pub(super) fn reopen(
         &mut self,
         config: &Config,

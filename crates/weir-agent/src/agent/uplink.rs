@@ -57,7 +57,7 @@ impl Uplink {
         plan::Shape { capacity: self.in_force(config.link.capacity), ..datapath::shape(config, mtu) }
     }
 
-    /// Sets the schedulers up anew if the packets of the device that was found have another header than those of
+    /// Replaces the schedulers if the packets of the device that was found have another header than those of
     /// the device that they were made for. Their queues are lost.
     pub(super) fn fit(
         &mut self,

@@ -50,7 +50,7 @@
 #define MATCH (-1)
 #define DROP 2        /* TCX_DROP and TC_ACT_SHOT */
 
-/* By the number of the link. What is not of one link is the same in all. */
+/* By the number of the link. All links have the same values of the node. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, WEIR_LINKS);

@@ -3,8 +3,8 @@
  * The link by which a container's packet leaves, where several are shared.
  *
  * A port of a bridge that has an uplink as another port leaves by that one. Else bpf_fib_lookup
- * (net/core/filter.c) asks the kernel's routes and rules, as the forwarding path does later. What netfilter
- * decides in between (marks, NAT of the destination) is not known yet: weir_uplink sees the result.
+ * (net/core/filter.c) asks the kernel's routes and rules, as the forwarding path does later. Netfilter may
+ * decide otherwise in between (marks, NAT of the destination): weir_uplink sees the result.
  */
 #ifndef WEIR_ROUTE_H
 #define WEIR_ROUTE_H
@@ -45,6 +45,20 @@ static __always_inline __u32 link_at(__u32 ifindex, const struct weir_config *cf
 	return number ? *number : cfg->usual_link;
 }
 
+/* Reads the ports, which rules may look at. A later fragment has none. */
+static __always_inline void read_route_ports(struct __sk_buff *skb, __u32 start, __u32 offset, __u8 protocol,
+					     struct bpf_fib_lookup *fib)
+{
+	__be16 port[2];
+
+	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
+		return;
+	if (load_header(skb, start, offset, port, sizeof(port)))
+		return;
+	fib->sport = port[0];
+	fib->dport = port[1];
+}
+
 /* Index of the device that a route names; 0: none does. */
 static __always_inline __u32 routed_by(struct __sk_buff *skb, const struct packet *p, __u32 from)
 {
@@ -61,6 +75,7 @@ static __always_inline __u32 routed_by(struct __sk_buff *skb, const struct packe
 		fib.l4_protocol = ip6.nexthdr;
 		__builtin_memcpy(fib.ipv6_src, &ip6.saddr, sizeof(fib.ipv6_src));
 		__builtin_memcpy(fib.ipv6_dst, &ip6.daddr, sizeof(fib.ipv6_dst));
+		read_route_ports(skb, p->start, p->offset + sizeof(ip6), ip6.nexthdr, &fib);
 	} else {
 		struct iphdr ip;
 
@@ -71,6 +86,8 @@ static __always_inline __u32 routed_by(struct __sk_buff *skb, const struct packe
 		fib.tos = ip.tos;
 		fib.ipv4_src = ip.saddr;
 		fib.ipv4_dst = ip.daddr;
+		if (!(ip.frag_off & bpf_htons(0x1fff)))
+			read_route_ports(skb, p->start, p->offset + ip.ihl * 4, ip.protocol, &fib);
 	}
 	found = bpf_fib_lookup(skb, &fib, sizeof(fib), FIB_SKIP_NEIGH);
 	if (found == ERROR_INVALID)
