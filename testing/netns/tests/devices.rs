@@ -33,7 +33,7 @@ fn node(device: &str, module: &str, home: &str, srv: &str) -> Option<Node> {
         }
     }
     if let Err(e) = node.topology.node().ip(home) {
-        skip(&format!("this kernel has no {module} ({e:#})"));
+        skip(format!("this kernel has no {module} ({e:#})"));
         return None;
     }
     let both = [(node.topology.node(), "10.95.0.1", ""), (node.topology.srv(), "10.95.0.2", srv)];

@@ -254,9 +254,7 @@ fn packets_that_netfilter_sends_by_another_link_are_charged_there() {
     start(&mut node, EngineKind::Htb, &["C1", "C2"]);
     node.weir(&["set", &node.name("C2"), "weight=4"]);
     // No route knows this mark when the packet is at its port.
-    for rule in ["add fwmark 7 lookup 107"] {
-        node.sh(&[&["ip", "rule"], &rule.split(' ').collect::<Vec<_>>()[..]].concat());
-    }
+    node.sh(&["ip", "rule", "add", "fwmark", "7", "lookup", "107"]);
     node.sh(&["ip", "route", "add", "default", "via", "10.96.0.2", "dev", SECOND, "table", "107"]);
     let to = FAR.to_string();
     node.sh(&[
@@ -306,7 +304,7 @@ fn ports_of_the_uplinks_bridge_leave_by_it_and_ipv6_by_its_route() {
 }
 
 #[test]
-fn link_that_a_reload_adds_is_shared_and_one_that_it_removes_is_left_alone() {
+fn link_that_a_reload_adds_is_shared_and_a_removed_one_is_left_alone() {
     if !can_run(&Need::TRAFFIC) {
         return;
     }

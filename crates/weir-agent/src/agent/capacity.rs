@@ -10,7 +10,7 @@ use super::{
     Agent,
     answer::{not_stored, now_ms},
     by_hand::{ByHand, LinkByHand},
-    class_table::{ClassEntry, ClassTable},
+    class_table::ClassTable,
     datapath,
     download::told,
     history::History,
@@ -173,19 +173,13 @@ impl LinkByHand {
     }
 }
 
-/// The minima of a table that are not promised, with reasons.
-pub(super) fn unpromised_minima(table: &ClassTable) -> Vec<String> {
-    let why = |e: &ClassEntry| Some(format!("{}: {}", e.class.name, e.unpromised.as_ref()?));
-    table.entries().values().filter_map(why).collect()
-}
-
 impl Agent {
     /// The capacities with their origins, and the minima that they leave without a promise.
     pub(super) fn link_view(&self) -> LinkView {
         let link = &self.classes.config().link;
         let (configured, configured_download) = self.capacities.replaced(&link.device);
         let capacity = |capacity, configured| Capacity { capacity, configured };
-        let down = self.link.download.as_ref().map(|download| unpromised_minima(&download.classes));
+        let down = self.link.download.as_ref().map(|download| download.classes.unpromised_minima());
         let down = down.unwrap_or_default().into_iter().map(|why| told(&why));
         LinkView {
             device: link.device.clone(),
@@ -194,7 +188,9 @@ impl Agent {
             framing: link.line().map(|line| line.to_string()),
             follows: self.follows(),
             download: link.download.map(|rate| capacity(rate, configured_download)),
-            unpromised: unpromised_minima(&self.classes)
+            unpromised: self
+                .classes
+                .unpromised_minima()
                 .into_iter()
                 .chain(down)
                 .chain(self.excess())

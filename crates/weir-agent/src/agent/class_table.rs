@@ -228,6 +228,12 @@ impl ClassTable {
         self.reservation
     }
 
+    /// The minima that are not promised, with reasons.
+    pub(crate) fn unpromised_minima(&self) -> Vec<String> {
+        let why = |e: &ClassEntry| Some(format!("{}: {}", e.class.name, e.unpromised.as_ref()?));
+        self.entries.values().filter_map(why).collect()
+    }
+
     /// Gives its classes the numbers that they have in another table.
     pub(crate) fn number_as(&mut self, other: &ClassTable) {
         self.minors.clone_from(&other.minors);

@@ -8,7 +8,6 @@ use weir_units::{BitRate, Instant};
 use super::{
     allocate::Allocations,
     autorate::Autorate,
-    capacity::unpromised_minima,
     class_table::{Agreed, Change, ClassTable},
     discover::Discovery,
     download::{Download, OpenError, told},
@@ -235,7 +234,7 @@ impl OtherLink {
         let link = &self.classes.config().link;
         let rate = |allocations: &Allocations| BitRate(allocations.all().map(|f| f.estimator.rate().0).sum());
         let download = self.link.download.as_ref();
-        let down = download.map_or(Vec::new(), |download| unpromised_minima(&download.classes));
+        let down = download.map_or(Vec::new(), |download| download.classes.unpromised_minima());
         weir_api::OtherLink {
             device: link.device.clone(),
             capacity: self.link.in_force(link.capacity),
@@ -248,7 +247,9 @@ impl OtherLink {
             download: self.link.download_status(configured.1),
             is_here: self.link.scheduler.is_here(),
             not_enforced_because: self.fault(),
-            unpromised: unpromised_minima(&self.classes)
+            unpromised: self
+                .classes
+                .unpromised_minima()
                 .into_iter()
                 .chain(down.iter().map(|why| told(why)))
                 .collect(),

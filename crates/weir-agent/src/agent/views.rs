@@ -509,9 +509,7 @@ impl Agent {
 /// The classes of a table whose minimum is not promised; the first are named.
 pub(super) fn unpromised(table: &ClassTable) -> Vec<String> {
     const SHOWN: usize = 8;
-    let entries = table.entries().values();
-    let all: Vec<String> =
-        entries.filter_map(|e| e.unpromised.as_ref().map(|why| format!("{}: {why}", e.class.name))).collect();
+    let all = table.unpromised_minima();
     let more = all.len().saturating_sub(SHOWN);
     let rest = (more > 0).then(|| format!("{more} more minima are not promised (`weir ps` lists all)"));
     all.into_iter().take(SHOWN).chain(rest).collect()

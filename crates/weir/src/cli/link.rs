@@ -19,7 +19,7 @@ const EXAMPLES: &str = "Examples:
   weir link set capacity=30mbit --dry-run    what it would change
   weir link set capacity=none                the configured capacity again
   weir link reset                            the configured capacities again
-  weir link set --link wwan0 capacity=5mbit  of several links this one
+  weir link set --link=wwan0 capacity=5mbit    of several links this one
 
 A capacity set by hand outlives a restart of the agent and a reload of its file. Promises that
 do not fit any more are suspended, the latest first, and `weir events` reports them. They come

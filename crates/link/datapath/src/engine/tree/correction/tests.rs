@@ -302,7 +302,7 @@ proptest! {
             leaves.filter(|leaf| group.is_none_or(|g| leaf.parent == g)).map(|leaf| leaf.rate.0).sum()
         };
         let room = |was: u64, most: u64| was.max(most) + 7 * MIN_OWN_RATE.0;
-        prop_assert!(own(&nodes, None) <= room(own(&before, None), 98_000_000));
+        prop_assert!(own(&nodes, None) <= room(own(&before, None), 100_000_000 - 100_000 * SLACK_PER_MILLE));
         for node in &nodes {
             let class = node.class;
             prop_assert!(class.rate <= class.ceil && class.rate >= MIN_OWN_RATE && class.quantum.0 >= 1514);
