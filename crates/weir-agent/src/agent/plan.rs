@@ -309,6 +309,7 @@ mod tests {
         assert_eq!(
             told(&old, &new),
             [
+                "[[link]] eth0: capacity 95mbit 94mbit",
                 "[[link]] wwan0: capacity 9mbit 5mbit",
                 "[[link]] wwan0: delay_ms 50 80",
                 "[[link]] wwan1 not shared 3mbit"
