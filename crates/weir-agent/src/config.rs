@@ -206,8 +206,11 @@ pub(crate) struct Link {
 impl Link {
     /// The shared capacities in words, for the log.
     pub(crate) fn in_words(&self) -> String {
-        let download = self.download.map(|rate| format!(", and {rate} of what arrives there"));
-        format!("sharing {} on {}{}", self.capacity_in_words(), self.device, download.unwrap_or_default())
+        let one = |link: &Link| {
+            let download = link.download.map(|rate| format!(", and {rate} of what arrives there"));
+            format!("{} on {}{}", link.capacity_in_words(), link.device, download.unwrap_or_default())
+        };
+        format!("sharing {}", self.all().map(one).collect::<Vec<_>>().join("; "))
     }
 
     /// The engine in the form that is asked for. `None` if that engine has no forms.

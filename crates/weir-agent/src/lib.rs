@@ -18,4 +18,4 @@ pub mod standalone;
 mod tokens;
 
 pub use agent::{agree::Agreements, check, restore, run, store::Store};
-pub use weir_datapath::engine::{DEVICE, forward};
+pub use weir_datapath::engine::{forward, is_scheduler};

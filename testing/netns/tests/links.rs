@@ -11,7 +11,7 @@ use weir_netlab::{
 };
 use weir_netns_tests::{
     EngineBounds, EngineKind, Need, Node, Rate, Stream, can_run, for_each_engine, measure_once,
-    two_links::{BY_SECOND, BY_SECOND_V6, FAR, SECOND, node, node_in, plug_in},
+    two_links::{BY_SECOND, BY_SECOND_V6, FAR, SECOND, node, node_in, plug_in, route},
 };
 use weir_units::BitRate;
 
@@ -142,6 +142,28 @@ fn what_arrives_and_the_hosts_traffic_are_shared_on_each_link() {
         wrong.code == Some(2) && wrong.stderr.contains("no link eth9 is shared, but up0, up1"),
         "{wrong:?}"
     );
+}
+
+#[test]
+fn second_link_goes_on_alone_with_its_scheduler() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = node(2);
+    start(&mut node, EngineKind::Htb, &["C1", "C2"]);
+    let streams = ["C1", "C2"].map(|label| send(&node, label, BY_SECOND));
+    route(&node, "del", UPLINK);
+    sleep(Duration::from_millis(800));
+    let alone = node.config().on(SECOND).capacity(BitRate::mbit(SECOND_MBIT)).awaiting(&[node.name("C1")]);
+    node.agent().rewrite(&alone).expect("it is written");
+    sleep(SETTLES);
+    assert_eq!(devices(&node), ["weir1"]);
+    exact("after a reload", &streams.each_ref(), &[5.0, 5.0], 0.03);
+    node.agent().kill();
+    node.restart();
+    sleep(SETTLES);
+    assert_eq!(devices(&node), ["weir1"], "the device keeps its number");
+    exact("after a crash", &streams.each_ref(), &[5.0, 5.0], 0.03);
 }
 
 /// A filter has one target, the main link's scheduler: what leaves by the other link waits at that one's egress.
@@ -319,6 +341,15 @@ fn link_that_a_reload_adds_is_shared_and_a_removed_one_is_left_alone() {
     sleep(SETTLES);
     assert_eq!(link(&node).others.len(), 1, "{}", node.agent().log());
     exact("after a reload", &[&stream], &[10.0], 0.03);
+    // Each link begins to share what arrives.
+    let down = one.clone().link("download = \"20mbit\"");
+    let down = down.beside_with(SECOND, BitRate::mbit(SECOND_MBIT), "download = \"6mbit\"");
+    node.agent().rewrite(&down).expect("it is written");
+    sleep(SETTLES);
+    let download = link(&node).others[0].download.clone().expect("it is shared");
+    assert_eq!((download.capacity, download.device.as_str()), (BitRate::mbit(6), "weir1d"));
+    let filters = node.sh(&["tc", "filter", "show", "dev", SECOND, "ingress"]);
+    assert!(filters.contains("weir_down"), "{filters}");
     node.agent().rewrite(&one).expect("it is written");
     sleep(SETTLES);
     assert_eq!(devices(&node), ["weir0"]);

@@ -80,6 +80,7 @@ impl Agent {
         for other in &self.others {
             reasons.extend(other.fault().map(|why| format!("link {}: {why}", other.device())));
         }
+        reasons.extend(self.unshared.values().cloned());
         // A container's wish that does not fit must not make the node look broken.
         let is_fault =
             |kind: &NotEnforced| !matches!(kind, NotEnforced::Unpromised | NotEnforced::Unsupported);

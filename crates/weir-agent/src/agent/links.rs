@@ -7,11 +7,11 @@ use weir_api::{EventKind, OnLink};
 use weir_datapath::engine::{self, EngineError, EngineKind};
 use weir_netlink::{DefaultRoute, Link, Netlink};
 use weir_share::Allocator;
-use weir_units::chain;
+use weir_units::{BitRate, chain};
 
 use super::{
-    Agent, class_key::ClassKey, discover::Discovery, figures::Figures, other_link::OtherLink,
-    reconcile::not_enforced, uplink::Uplink,
+    Agent, class_key::ClassKey, discover::Discovery, download::OpenError, figures::Figures,
+    other_link::OtherLink, reconcile::not_enforced, uplink::Uplink,
 };
 use crate::config::Config;
 
@@ -158,53 +158,73 @@ impl Agent {
         others.chain([main]).collect()
     }
 
-    /// Shares the other links of the configuration, and no longer those that it lacks. The first fault is
-    /// returned, and the other links are shared.
-    /// `known` has the numbers that devices keep.
+    /// Shares the other links of the configuration, and no longer those that it lacks. A link that cannot be shared
+    /// is tried again at the next discovery. `known` has the numbers that devices keep.
+    ///
+    /// # Errors
+    /// The first fault. The other links are shared.
     pub(super) fn share_others(
         &mut self,
         kind: EngineKind,
         known: &BTreeMap<String, u32>,
     ) -> Result<(), String> {
-        let (config, now) = (self.classes.config().clone(), self.now());
-        let mut fault = None;
-        let mut all = std::mem::take(&mut self.others);
+        let config = self.classes.config().clone();
+        let mut faults = Vec::new();
         let is_in = |other: &OtherLink| config.link.spare.iter().any(|link| link.device == other.device());
-        let (kept, gone): (Vec<_>, Vec<_>) = all.drain(..).partition(is_in);
+        let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.others).into_iter().partition(is_in);
         self.others = kept;
         for mut other in gone {
             let undone = other.end(&mut self.datapath.attachments);
-            fault = fault
-                .or(undone.err().map(|e| format!("cannot leave link {}: {}", other.device(), chain(&e))));
+            faults
+                .extend(undone.err().map(|e| format!("cannot leave link {}: {}", other.device(), chain(&e))));
         }
         let numbers = numbers(config.link.all().map(|link| link.device.as_str()), known);
+        self.unshared.clear();
         for link in &config.link.spare {
             let Some(of_link) = config.sharing(&link.device) else { continue };
-            if let Some(other) = self.others.iter_mut().find(|other| other.device() == link.device) {
-                other.reconfigure(of_link);
-                other.follow_rate(&mut self.datapath.attachments, now);
-                continue;
-            }
-            let number = numbers[&link.device];
-            match OtherLink::open(
-                of_link,
-                (number, kind),
-                &self.classes,
-                &self.store,
-                &mut self.datapath.attachments,
-            ) {
-                Ok(mut other) => {
-                    other.follow_rate(&mut self.datapath.attachments, now);
-                    self.others.push(other);
-                }
-                Err(e) => {
-                    fault.get_or_insert(format!("cannot share link {}: {}", link.device, chain(&e)));
-                }
+            if let Err(e) = self.share_other(of_link, (numbers[&link.device], kind)) {
+                let why = format!("cannot share link {}: {}", link.device, chain(&e));
+                self.unshared.insert(link.device.clone(), why.clone());
+                faults.push(why);
             }
         }
         let (main, is_several) = (self.link.scheduler.number, !self.others.is_empty());
-        let set = self.datapath.attachments.set_links(main, is_several);
-        fault.or(set.err().map(|e| chain(&e))).map_or(Ok(()), Err)
+        faults.extend(self.datapath.attachments.set_links(main, is_several).err().map(|e| chain(&e)));
+        faults.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Shares the link of a configuration beside the main one, or applies the configuration to it.
+    fn share_other(&mut self, config: Config, of: (u32, EngineKind)) -> Result<(), OpenError> {
+        let now = self.now();
+        let attachments = &mut self.datapath.attachments;
+        match self.others.iter_mut().find(|other| other.device() == config.link.device) {
+            Some(other) => {
+                other.share_download(&config, of, &self.store, attachments)?;
+                other.reconfigure(config);
+                other.follow_rate(attachments, now);
+            }
+            None => {
+                let mut other = OtherLink::open(config, of, &self.classes, &self.store, attachments)?;
+                other.follow_rate(attachments, now);
+                self.others.push(other);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries again to share links that could not be shared.
+    fn share_unshared(&mut self) {
+        if self.unshared.is_empty() {
+            return;
+        }
+        let before = self.unshared.clone();
+        let (kind, numbers) = (self.link.scheduler.engine.kind(), self.numbers());
+        let tried = self.share_others(kind, &numbers);
+        if let Err(why) = tried
+            && self.unshared != before
+        {
+            self.follow_up(not_enforced(why));
+        }
     }
 
     /// Applies the present configuration to the other links.
@@ -221,6 +241,7 @@ impl Agent {
 
     /// Has the other links follow a discovery.
     pub(super) fn follow_others(&mut self, discovery: &Discovery, is_complete: bool) {
+        self.share_unshared();
         for place in 0..self.others.len() {
             let attachments = &mut self.datapath.attachments;
             let other = &mut self.others[place];
@@ -271,7 +292,22 @@ impl Agent {
     /// The links beside the main one, for views.
     pub(super) fn other_links(&self) -> Vec<weir_api::OtherLink> {
         let configured = |other: &OtherLink| self.capacities.replaced(other.device());
-        self.others.iter().map(|other| other.view(configured(other))).collect()
+        let unshared = |(device, why): (&String, &String)| weir_api::OtherLink {
+            device: device.clone(),
+            capacity: BitRate::ZERO,
+            configured_capacity: None,
+            rate: BitRate::ZERO,
+            reserved: BitRate::ZERO,
+            reservable: BitRate::ZERO,
+            active: 0,
+            follows: None,
+            download: None,
+            is_here: true,
+            not_enforced_because: Some(why.clone()),
+            unpromised: Vec::new(),
+        };
+        let shared = self.others.iter().map(|other| other.view(configured(other)));
+        shared.chain(self.unshared.iter().map(unshared)).collect()
     }
 
     /// A class's parts of the links beside the main one.

@@ -60,7 +60,7 @@ mod unclaimed;
 mod uplink;
 mod views;
 
-use std::{path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use anyhow::Context as _;
 use tokio::{
@@ -135,6 +135,8 @@ struct Agent {
     link: Uplink,
     /// The other links that are shared.
     others: Vec<OtherLink>,
+    /// The devices of links that cannot be shared, with reasons.
+    unshared: BTreeMap<String, String>,
     congestion: CongestionControl,
     sources: Sources,
     events: EventLog,
@@ -387,6 +389,7 @@ impl Agent {
                 download,
             },
             others: Vec::new(),
+            unshared: BTreeMap::new(),
             congestion: control,
             sources: Sources::new(runtimes, cni, cluster),
             events: EventLog::new(),

@@ -68,6 +68,30 @@ impl OtherLink {
         Ok(OtherLink { classes, link: Uplink { scheduler, allocations, autorate: None, download } })
     }
 
+    /// Shares what arrives by the link if the configuration does, or no longer.
+    pub(super) fn share_download(
+        &mut self,
+        config: &Config,
+        of: (u32, EngineKind),
+        store: &Store,
+        attachments: &mut Attachments,
+    ) -> Result<(), OpenError> {
+        match (&mut self.link.download, config.link.download) {
+            (None, Some(_)) => {
+                self.link.download = Download::open(config, of, store, BitRate::ZERO, attachments)?;
+                if let Some(download) = &mut self.link.download {
+                    download.promises = Promises::unstored();
+                }
+            }
+            (Some(download), None) => {
+                download.end(attachments)?;
+                self.link.download = None;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// The link's configured device.
     pub(super) fn device(&self) -> &str {
         &self.classes.config().link.device

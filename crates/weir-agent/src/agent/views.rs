@@ -106,6 +106,7 @@ impl Agent {
         warnings.extend(self.api.port.failure());
         warnings.extend(self.excess());
         warnings.extend(self.others.iter().flat_map(OtherLink::warnings));
+        warnings.extend(self.unshared.values().cloned());
         warnings.extend(self.link.autorate.as_ref().and_then(autorate::Autorate::failure));
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),

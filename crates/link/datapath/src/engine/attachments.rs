@@ -89,7 +89,7 @@ pub struct Attachments {
     config: ClassifierConfig,
     /// By the links' numbers.
     of_link: [OfLink; MAX_LINKS as usize],
-    /// Devices that lead out by a link other than the usual one, by their indices.
+    /// Devices that lead out and the numbers of their links, by their indices, where several links are shared.
     leading: BTreeMap<u32, u32>,
     /// How the ports' packets go on, where several links are shared.
     ways: BTreeMap<u32, Way>,

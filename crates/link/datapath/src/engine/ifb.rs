@@ -7,8 +7,6 @@ use weir_bpf::ClassifierConfig;
 use weir_netlink::{Link, Netlink, NetlinkError, tc::Qdisc};
 use weir_units::{LinkHeader, TcHandle};
 
-/// The name of the device of the first link's upload.
-pub const DEVICE: &str = "weir0";
 const ALIAS: &str = "weir scheduler of ";
 
 /// A link that is shared.
@@ -120,6 +118,14 @@ impl Ifb {
 /// Whether a device of weir's name is weir's.
 fn is_weirs(found: &Link) -> bool {
     found.kind.as_deref() == Some("ifb") && found.alias.as_deref().is_some_and(|a| a.starts_with(ALIAS))
+}
+
+/// Whether a device of this name is one of weir's schedulers.
+#[must_use]
+pub fn is_scheduler(name: &str) -> bool {
+    (0..MAX_LINKS)
+        .map(|number| Uplink { number, device: "" })
+        .any(|uplink| name == uplink.upload_device() || name == uplink.download_device())
 }
 
 /// The numbers of the links that an earlier agent shared, by their devices.

@@ -34,7 +34,7 @@ pub use credit::Credit;
 pub use download::Download;
 pub use edt::Edt;
 pub use htb::Htb;
-pub use ifb::{DEVICE, MAX_LINKS, Uplink, numbers_left, retire_devices};
+pub use ifb::{MAX_LINKS, Uplink, is_scheduler, numbers_left, retire_devices};
 pub use kind::{Choice, EngineKind, Form, NoneWorks, Refused};
 pub use plan::Plan;
 pub use signals::{LinkSignals, SignalCounts};

@@ -29,7 +29,7 @@ pub(super) fn links_and_queues() -> Result<String, String> {
                     let _ = writeln!(text, "  {word} filter {} {}: program {name}", filter.pref, filter.kind);
                 }
             }
-            if name == weir_agent::DEVICE {
+            if weir_agent::is_scheduler(name) {
                 let mut classes = Vec::new();
                 netlink.htb_classes(*index, &mut classes)?;
                 for found in classes {

@@ -85,7 +85,7 @@ impl Survey {
             .iter()
             .filter_map(|route| Some(Uplink { name: name(route.index)?, metric: route.metric }))
             .collect();
-        let is_own = |link: &weir_netlink::Link| link.name == "lo" || link.name == weir_agent::DEVICE;
+        let is_own = |link: &weir_netlink::Link| link.name == "lo" || weir_agent::is_scheduler(&link.name);
         let devices: Vec<String> =
             links.iter().filter(|link| !is_own(link)).map(|link| link.name.clone()).collect();
         let speeds = devices.iter().filter_map(|device| Some((device.clone(), speed(device)?))).collect();

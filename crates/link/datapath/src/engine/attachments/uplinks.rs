@@ -19,7 +19,12 @@ impl Attachments {
             pacing: self.config.pacing | link.bare | named,
             ..self.config
         };
-        (0..MAX_LINKS).zip(&self.of_link).map(config).collect()
+        let mut configs: Vec<ClassifierConfig> = (0..MAX_LINKS).zip(&self.of_link).map(config).collect();
+        if !is_several {
+            // The programs look at the first alone.
+            configs[0] = configs[self.config.usual_link as usize];
+        }
+        configs
     }
 
     pub(super) fn write_configs(&self) -> Result<(), EngineError> {
