@@ -158,7 +158,7 @@ fn route_that_moves_takes_no_share_along_under_a_script_on_one_link() {
     assert!((c1[1] - 30.0).abs() < 1.5 && (c2[1] - 10.0).abs() < 1.0, "the script holds: {table}");
     assert!((c1[3] + c2[3] - 10.5).abs() < 0.6, "the second line is the limit: {table}");
     assert!(c1[3] > 2.2, "no one divides the second link: {table}");
-    assert_eq!(c1.last(), Some(&1.0), "the script stays where it is: {table}");
+    assert_eq!(c1.last(), Some(&0.0), "nothing waits for a link that no route takes: {table}");
 }
 
 #[test]
