@@ -155,27 +155,23 @@ impl Class {
     /// The class with its figures on another link in place of those on the main one.
     #[must_use]
     pub fn on(&self, part: &OnLink) -> Class {
-        let OnLink { link: _, activity, policy, allocation, rate, demand, bytes, packets, drops, .. } =
-            part.clone();
-        let OnLink { backlog, backlog_packets, backpressured_ms, enforced, not_enforced, .. } = part.clone();
-        let OnLink { not_enforced_because, unpromised, down, .. } = part.clone();
         Class {
-            activity,
-            policy,
-            allocation,
-            rate,
-            demand,
-            bytes,
-            packets,
-            drops,
-            backlog,
-            backlog_packets,
-            backpressured_ms,
-            enforced,
-            not_enforced,
-            not_enforced_because,
-            unpromised,
-            down,
+            activity: part.activity,
+            policy: part.policy,
+            allocation: part.allocation,
+            rate: part.rate,
+            demand: part.demand,
+            bytes: part.bytes,
+            packets: part.packets,
+            drops: part.drops,
+            backlog: part.backlog,
+            backlog_packets: part.backlog_packets,
+            backpressured_ms: part.backpressured_ms,
+            enforced: part.enforced,
+            not_enforced: part.not_enforced.clone(),
+            not_enforced_because: part.not_enforced_because.clone(),
+            unpromised: part.unpromised,
+            down: part.down.clone(),
             agreement: None,
             on_links: Vec::new(),
             ..self.clone()

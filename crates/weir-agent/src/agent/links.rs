@@ -13,7 +13,7 @@ use super::{
     Agent, class_key::ClassKey, discover::Discovery, download::OpenError, figures::Figures,
     other_link::OtherLink, reconcile::not_enforced, uplink::Uplink,
 };
-use crate::config::Config;
+use crate::config::{self, Config};
 
 /// The link that the default route takes: the device among `links` with the best route. The link of now stays
 /// if no route goes by a link, or if another one is only as good.
@@ -292,22 +292,26 @@ impl Agent {
     /// The links beside the main one, for views.
     pub(super) fn other_links(&self) -> Vec<weir_api::OtherLink> {
         let configured = |other: &OtherLink| self.capacities.replaced(other.device());
-        let unshared = |(device, why): (&String, &String)| weir_api::OtherLink {
-            device: device.clone(),
-            capacity: BitRate::ZERO,
-            configured_capacity: None,
-            rate: BitRate::ZERO,
-            reserved: BitRate::ZERO,
-            reservable: BitRate::ZERO,
-            active: 0,
-            follows: None,
-            download: None,
-            is_here: true,
-            not_enforced_because: Some(why.clone()),
-            unpromised: Vec::new(),
+        let unshared = |link: &config::Link| {
+            let is_shared = self.others.iter().any(|other| other.device() == link.device);
+            let why = self.unshared.get(&link.device).filter(|_| !is_shared)?;
+            Some(weir_api::OtherLink {
+                device: link.device.clone(),
+                capacity: link.capacity,
+                configured_capacity: None,
+                rate: BitRate::ZERO,
+                reserved: BitRate::ZERO,
+                reservable: BitRate::ZERO,
+                active: 0,
+                follows: None,
+                download: None,
+                is_here: nix::net::if_::if_nametoindex(link.device.as_str()).is_ok(),
+                not_enforced_because: Some(why.clone()),
+                unpromised: Vec::new(),
+            })
         };
         let shared = self.others.iter().map(|other| other.view(configured(other)));
-        shared.chain(self.unshared.iter().map(unshared)).collect()
+        shared.chain(self.classes.config().link.spare.iter().filter_map(unshared)).collect()
     }
 
     /// A class's parts of the links beside the main one.

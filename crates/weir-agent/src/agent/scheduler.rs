@@ -17,7 +17,7 @@ use crate::config::Config;
 
 /// The scheduler of one link.
 pub(super) struct Scheduler {
-    /// The link's place in the configuration.
+    /// The link's number, which belongs to its device.
     pub(super) number: u32,
     pub(super) engine: Box<dyn Engine>,
     /// The engine was set up for packets without an Ethernet header.

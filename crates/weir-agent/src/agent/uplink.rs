@@ -84,7 +84,7 @@ impl Uplink {
                 let text = format!("packets of {} have {header} now", found.name);
                 Effects::event(EventKind::Link, text)
             }
-            Err(e) => self.scheduler.fault(chain(&e)),
+            Err(e) => self.scheduler.fault(chain(&e)).and(Effects::rediscover(true)),
         }
     }
 

@@ -64,7 +64,10 @@ pub(super) fn run(args: &PsArgs, session: &mut Session<'_>) -> anyhow::Result<Ex
         } else {
             write_links(out, look, status, &classes, wide)?;
         }
-        write_capacity(out, status)
+        let others = status.other_links.iter().map(|other| status.on(other));
+        let all = [status.clone()].into_iter().chain(others);
+        let is_shown = |link: &Status| args.link.as_ref().is_none_or(|device| *device == link.link);
+        all.filter(is_shown).try_for_each(|link| write_capacity(out, &link))
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -97,6 +100,9 @@ fn write_links(
     for other in &status.other_links {
         let is_gone = if other.is_here { "" } else { ", which is not here now" };
         writeln!(out, "\n{}{is_gone}: {}", other.device, other.capacity)?;
+        if let Some(why) = &other.not_enforced_because {
+            writeln!(out, "! not enforced: {why}")?;
+        }
         let on = |class: &Class| {
             let part = class.on_links.iter().find(|part| part.link == other.device)?;
             Some(class.on(part))

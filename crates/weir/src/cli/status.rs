@@ -80,7 +80,11 @@ fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
     for other in &s.other_links {
         let share = format::percent(other.rate, other.capacity);
         let rate = format::rate(other.rate);
-        let is = if other.is_here { format!("sending {rate} ({share})") } else { "not here now".to_owned() };
+        let is = match (&other.not_enforced_because, other.is_here) {
+            (Some(_), _) => "not enforced".to_owned(),
+            (None, true) => format!("sending {rate} ({share})"),
+            (None, false) => "not here now".to_owned(),
+        };
         writeln!(out, "beside     {}, {}; {is}", other.device, other.capacity)?;
         if let Some(d) = other.download.as_ref().filter(|_| other.is_here) {
             let (share, rate) = (format::percent(d.rate, d.capacity), format::rate(d.rate));

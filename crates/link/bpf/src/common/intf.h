@@ -12,7 +12,7 @@
 #define WEIR_NAMED 32   /* marks in skb->tc_index name the class, for the download (mark.h) */
 #define WEIR_SEVERAL 64 /* several links are shared, and marks name the class */
 
-/* The most links that are shared. A link's number is its place in the configuration. */
+/* The most links that are shared. Each has a number below. */
 #define WEIR_LINKS 4
 
 /* In a value of weir_ports, beside the handle: the interface's packets have no Ethernet header. */

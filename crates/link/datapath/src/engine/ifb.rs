@@ -12,7 +12,7 @@ const ALIAS: &str = "weir scheduler of ";
 /// A link that is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Uplink<'a> {
-    /// Its place in the configuration, from 0, below [`MAX_LINKS`].
+    /// A number that belongs to the device, below [`MAX_LINKS`].
     pub number: u32,
     /// Its interface's name.
     pub device: &'a str,
