@@ -10,7 +10,7 @@ use weir_netlab::{
     traffic::UDP_PAYLOAD,
 };
 use weir_netns_tests::{
-    EngineBounds, EngineKind, Need, Node, Rate, Stream, can_run, for_each_engine, measure_once,
+    Agent, EngineBounds, EngineKind, Need, Node, Rate, Stream, can_run, for_each_engine, measure_once,
     two_links::{BY_SECOND, BY_SECOND_V6, FAR, SECOND, node, node_in, plug_in, route},
 };
 use weir_units::BitRate;
@@ -142,6 +142,40 @@ fn what_arrives_and_the_hosts_traffic_are_shared_on_each_link() {
         wrong.code == Some(2) && wrong.stderr.contains("no link eth9 is shared, but up0, up1"),
         "{wrong:?}"
     );
+}
+
+#[test]
+fn link_whose_device_name_is_taken_is_told_of_and_shared_when_it_is_free() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = node(1);
+    node.sh(&["ip", "link", "add", "weir1", "type", "dummy"]);
+    let one = node.config().capacity(BitRate::mbit(FIRST_MBIT)).awaiting(&[node.name("C1")]);
+    let two = one.clone().beside(SECOND, BitRate::mbit(SECOND_MBIT));
+    // An agent that starts refuses it, and leaves nothing.
+    let refused = Agent::start(node.topology.node(), &two).map(drop).expect_err("the name is taken");
+    let refused = format!("{refused:#}");
+    assert!(refused.contains("cannot share link up1: cannot create device weir1"), "{refused}");
+    assert_eq!(devices(&node), Vec::<String>::new());
+
+    node.start(&one);
+    node.agent().rewrite(&two).expect("it is written");
+    sleep(Duration::from_millis(1_200));
+    let [other] = &link(&node).others[..] else { panic!("one is beside the main link") };
+    let why = other.not_enforced_because.as_ref().expect("it is not shared");
+    assert!(why.contains("rename it, or remove it with `ip link del weir1`"), "{why}");
+    assert_eq!(other.capacity, BitRate::mbit(SECOND_MBIT));
+    for shown in [node.weir(&["status"]), node.weir(&["ps"]), node.weir(&["link"])] {
+        assert!(shown.contains("cannot share link up1"), "{shown}");
+    }
+    assert!(node.class("C1").enforced, "the main link is shared");
+    node.sh(&["ip", "link", "del", "weir1"]);
+    sleep(Duration::from_millis(1_200));
+    assert_eq!(link(&node).others[0].not_enforced_because, None);
+    let stream = send(&node, "C1", BY_SECOND);
+    sleep(SETTLES);
+    exact("on the link that has its device", &[&stream], &[SECOND_MBIT as f64], 0.03);
 }
 
 #[test]
