@@ -216,6 +216,32 @@ mod tests {
         None
     }
 
+    /// All that an agent wants.
+    #[derive(Default)]
+    struct All {
+        configs: Vec<ClassifierConfig>,
+        links: BTreeMap<u32, u32>,
+        ways: BTreeMap<u32, Way>,
+        ports: BTreeMap<u32, u32>,
+        cgroups: BTreeMap<u64, u32>,
+        local: BTreeSet<LocalPrefix>,
+        rules: RuleSet,
+    }
+
+    impl All {
+        fn wanted(&self) -> Wanted<'_> {
+            Wanted {
+                configs: &self.configs,
+                links: &self.links,
+                ways: &self.ways,
+                ports: &self.ports,
+                cgroups: &self.cgroups,
+                local: &self.local,
+                rules: &self.rules,
+            }
+        }
+    }
+
     fn prefix(network: &str, len: u8) -> LocalPrefix {
         LocalPrefix { network: network.parse().expect("an address"), len }
     }
@@ -225,40 +251,42 @@ mod tests {
         let Some(classifier) = classifier() else { return };
         let config =
             ClassifierConfig { ifb_index: 7, rules: 2, cgroup_levels: 4, ..ClassifierConfig::default() };
-        let ports: BTreeMap<u32, u32> = (1..=1000).map(|n| (n, 0x1_0000 + n)).collect();
-        let cgroups = BTreeMap::from([(77, 0x1_0010), (78, 0x1_0011)]);
-        // Written as an address of the network: what counts is the network.
-        let local = BTreeSet::from([prefix("10.1.2.3", 16), prefix("10.1.0.0", 16), prefix("fd00::1", 128)]);
         let rule = |port| crate::SelectorRule {
             handle: 0x1_0020,
             destination_ports: Some(port..=port),
             ..crate::SelectorRule::default()
         };
-        let rules = RuleSet::new(&[rule(80), rule(443)]).unwrap();
-        let wanted = Wanted {
-            configs: &[config],
-            links: &BTreeMap::new(),
-            ways: &BTreeMap::new(),
-            ports: &ports,
-            cgroups: &cgroups,
-            local: &local,
-            rules: &rules,
+        let second = ClassifierConfig { ifb_index: 8, ..config };
+        let all = All {
+            configs: vec![config, second],
+            links: BTreeMap::from([(2, 0), (3, 1)]),
+            ways: BTreeMap::from([(1, Way::Routed(5)), (2, Way::Bridged(1))]),
+            ports: (1..=1000).map(|n| (n, 0x1_0000 + n)).collect(),
+            cgroups: BTreeMap::from([(77, 0x1_0010), (78, 0x1_0011)]),
+            // Written as an address of the network: what counts is the network.
+            local: BTreeSet::from([prefix("10.1.2.3", 16), prefix("10.1.0.0", 16), prefix("fd00::1", 128)]),
+            rules: RuleSet::new(&[rule(80), rule(443)]).unwrap(),
         };
+        let (wanted, All { local, rules, .. }) = (all.wanted(), &all);
         // An empty classifier is one to which all was done: TCP and UDP make two rules of each.
         let restored = classifier.restore(&wanted);
         assert!(restored.failure.is_none(), "{restored:?}");
-        let all = [
-            ("weir_config", 1),
+        let written = [
+            ("weir_config", 2),
+            ("weir_links", 2),
+            ("weir_ways", 2),
             ("weir_ports", 1000),
             ("weir_cgroups", 2),
             ("weir_local", 2),
             ("weir_masks", 1),
             ("weir_rules", 4),
         ];
-        assert_eq!(restored.maps, all);
+        assert_eq!(restored.maps, written);
         // The agent's own writes are wanted.
         classifier.configure(0, &config).unwrap();
-        classifier.load_rules(2, &rules).unwrap();
+        classifier.load_rules(2, rules).unwrap();
+        classifier.set_links(&all.links).unwrap();
+        classifier.set_way(1, Some(Way::Routed(5))).unwrap();
         local.iter().for_each(|prefix| classifier.set_local(*prefix, true).unwrap());
         assert_eq!(classifier.restore(&wanted).maps, []);
         // Rules of the set that is not in force are no strangers.
@@ -266,7 +294,11 @@ mod tests {
         assert_eq!(classifier.restore(&wanted).maps, []);
 
         let maps = &classifier.skeleton.maps;
-        classifier.configure(0, &ClassifierConfig::default()).unwrap();
+        classifier.configure(1, &ClassifierConfig::default()).unwrap();
+        classifier.set_links(&BTreeMap::from([(2, 0), (3, 0)])).unwrap();
+        classifier.set_way(1, Some(Way::Bridged(1))).unwrap();
+        classifier.set_way(2, None).unwrap();
+        classifier.set_way(9, Some(Way::Routed(9))).unwrap();
         classifier.set_port(1, None).unwrap();
         classifier.set_port(2, Some(0x1_0003)).unwrap();
         classifier.set_port(4096, Some(0x1_0003)).unwrap();
@@ -279,6 +311,8 @@ mod tests {
         assert!(restored.failure.is_none(), "{restored:?}");
         let some = [
             ("weir_config", 1),
+            ("weir_links", 1),
+            ("weir_ways", 3),
             ("weir_ports", 3),
             ("weir_cgroups", 1),
             ("weir_local", 1),
@@ -295,18 +329,8 @@ mod tests {
     #[test]
     fn path_to_user_space_closed_or_led_elsewhere_is_restored() {
         let Some(classifier) = classifier() else { return };
-        let config = ClassifierConfig::default();
-        let (ports, cgroups) = (BTreeMap::new(), BTreeMap::new());
-        let (local, rules) = (BTreeSet::new(), RuleSet::default());
-        let wanted = Wanted {
-            configs: &[config],
-            links: &BTreeMap::new(),
-            ways: &BTreeMap::new(),
-            ports: &ports,
-            cgroups: &cgroups,
-            local: &local,
-            rules: &rules,
-        };
+        let all = All { configs: vec![ClassifierConfig::default()], ..All::default() };
+        let wanted = all.wanted();
         let [path, other] = [(), ()].map(|()| crate::UserPath::load().expect("this kernel takes them"));
         assert_eq!(classifier.restore(&wanted).maps, [], "no engine user, no way");
         let program = |path: &crate::UserPath| path.enter_program().try_clone_to_owned().unwrap();
@@ -342,17 +366,13 @@ mod tests {
     fn a_map_that_cannot_be_written_is_told_of_and_the_others_are_set_right() {
         let Some(classifier) = classifier() else { return };
         let config = ClassifierConfig { ifb_index: 7, ..ClassifierConfig::default() };
-        let (ports, cgroups) = (BTreeMap::from([(1, 0x1_0010)]), BTreeMap::from([(77, 0x1_0011)]));
-        let (local, rules) = (BTreeSet::new(), RuleSet::default());
-        let wanted = Wanted {
-            configs: &[config],
-            links: &BTreeMap::new(),
-            ways: &BTreeMap::new(),
-            ports: &ports,
-            cgroups: &cgroups,
-            local: &local,
-            rules: &rules,
+        let all = All {
+            configs: vec![config],
+            ports: BTreeMap::from([(1, 0x1_0010)]),
+            cgroups: BTreeMap::from([(77, 0x1_0011)]),
+            ..All::default()
         };
+        let wanted = all.wanted();
         let frozen = libbpf_rs::MapHandle::try_from(&classifier.skeleton.maps.weir_ports).unwrap();
         frozen.freeze().unwrap();
         let restored = classifier.restore(&wanted);
@@ -365,18 +385,9 @@ mod tests {
     #[test]
     fn a_map_that_strangers_have_filled_is_emptied_of_them() {
         let Some(classifier) = classifier() else { return };
-        let config = ClassifierConfig::default();
-        let (ports, cgroups) = (BTreeMap::from([(70_000, 1)]), BTreeMap::new());
-        let (local, rules) = (BTreeSet::new(), RuleSet::default());
-        let wanted = Wanted {
-            configs: &[config],
-            links: &BTreeMap::new(),
-            ways: &BTreeMap::new(),
-            ports: &ports,
-            cgroups: &cgroups,
-            local: &local,
-            rules: &rules,
-        };
+        let (configs, ports) = (vec![ClassifierConfig::default()], BTreeMap::from([(70_000, 1)]));
+        let all = All { configs, ports, ..All::default() };
+        let wanted = all.wanted();
         (0..65_536).for_each(|index| classifier.set_port(index, Some(1)).unwrap());
         classifier.set_port(70_000, Some(1)).expect_err("there is no room");
         let restored = classifier.restore(&wanted);
