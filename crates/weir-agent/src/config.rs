@@ -200,7 +200,7 @@ pub(crate) struct Link {
     pub(crate) priority: bool,
     /// The other links of the file. The default route does not take them now.
     #[serde(skip)]
-    pub(crate) spare: Vec<Link>,
+    pub(crate) others: Vec<Link>,
 }
 
 impl Link {

@@ -65,7 +65,7 @@ pub(super) fn fits_node(path: &Path, config: &Config, netlink: &mut Netlink) -> 
         }
         Err(e) => return Err(anyhow::Error::from(e).context(format!("cannot look for link {device}"))),
     }
-    for link in &config.link.spare {
+    for link in &config.link.others {
         // Another link may appear later, as a modem does.
         let Ok(found) = netlink.link(&link.device) else { continue };
         let other = config.sharing(&link.device);

@@ -170,7 +170,7 @@ impl Agent {
     ) -> Result<(), String> {
         let config = self.classes.config().clone();
         let mut faults = Vec::new();
-        let is_in = |other: &OtherLink| config.link.spare.iter().any(|link| link.device == other.device());
+        let is_in = |other: &OtherLink| config.link.others.iter().any(|link| link.device == other.device());
         let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.others).into_iter().partition(is_in);
         self.others = kept;
         for mut other in gone {
@@ -180,7 +180,7 @@ impl Agent {
         }
         let numbers = numbers(config.link.all().map(|link| link.device.as_str()), known);
         self.unshared.clear();
-        for link in &config.link.spare {
+        for link in &config.link.others {
             let Some(of_link) = config.sharing(&link.device) else { continue };
             if let Err(e) = self.share_other(of_link, (numbers[&link.device], kind)) {
                 let why = format!("cannot share link {}: {}", link.device, chain(&e));
@@ -311,7 +311,7 @@ impl Agent {
             })
         };
         let shared = self.others.iter().map(|other| other.view(configured(other)));
-        shared.chain(self.classes.config().link.spare.iter().filter_map(unshared)).collect()
+        shared.chain(self.classes.config().link.others.iter().filter_map(unshared)).collect()
     }
 
     /// A class's parts of the links beside the main one.

@@ -229,7 +229,7 @@ fn settings(old: &Config, new: &Config) -> Vec<PlannedSetting> {
     all.extend(old.link.all().filter(gone).filter_map(|link| {
         setting(&format!("[[link]] {}", link.device), link.capacity_in_words(), "not shared".to_owned())
     }));
-    for link in &new.link.spare {
+    for link in &new.link.others {
         let Some(after) = new.sharing(&link.device) else { continue };
         match old.sharing(&link.device) {
             Some(before) => {

@@ -89,7 +89,7 @@ impl Link {
                 (self.capacity, self.follows) = (max, Some(Follows { settings, dry_run }));
             }
         }
-        self.spare.iter_mut().try_for_each(Link::take_capacity)
+        self.others.iter_mut().try_for_each(Link::take_capacity)
     }
 
     /// The capacity that the link has at any time. Minima are promised of it.
@@ -102,8 +102,8 @@ impl Link {
     pub(crate) fn fits(&self, engine: EngineKind) -> bool {
         (self.line().is_none() || engine.frames().is_ok())
             && (self.follows.is_none() || LinkSignals::goes_with(engine).is_ok())
-            && (self.spare.is_empty() || engine.shares_several().is_ok())
-            && self.spare.iter().all(|link| link.fits(engine))
+            && (self.others.is_empty() || engine.shares_several().is_ok())
+            && self.others.iter().all(|link| link.fits(engine))
     }
 
     /// The capacity in words, for the log.

@@ -123,7 +123,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
 /// Checks something that has to hold on one of the links at least. The fault is that of the first link.
 fn on_a_link(config: &Config, check: &dyn Fn(&Config) -> Result<(), Fault>) -> Result<(), Fault> {
     let first = check(config);
-    let others = || config.link.spare.iter().filter_map(|link| config.sharing(&link.device));
+    let others = || config.link.others.iter().filter_map(|link| config.sharing(&link.device));
     if first.is_ok() || others().any(|config| check(&config).is_ok()) { Ok(()) } else { first }
 }
 

@@ -25,7 +25,7 @@ pub(super) fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
             let none = "there is no [[link]]: fill in device and capacity of the uplink";
             let mut first: Link = tables.next_element()?.ok_or_else(|| de::Error::custom(none))?;
             while let Some(link) = tables.next_element()? {
-                first.spare.push(link);
+                first.others.push(link);
             }
             Ok(first)
         }
@@ -36,19 +36,19 @@ pub(super) fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
 impl Link {
     /// This link and the others of the file.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Link> {
-        std::iter::once(self).chain(&self.spare)
+        std::iter::once(self).chain(&self.others)
     }
 
     /// Changes this link and the others of the file.
     pub(crate) fn each(&mut self, mut change: impl FnMut(&mut Link)) {
         change(self);
-        self.spare.iter_mut().for_each(change);
+        self.others.iter_mut().for_each(change);
     }
 
     /// Has an engine and its form be one choice.
     pub(super) fn settle_engine(&mut self) {
         self.engine = self.choice().unwrap_or(self.engine);
-        self.spare.iter_mut().for_each(Link::settle_engine);
+        self.others.iter_mut().for_each(Link::settle_engine);
     }
 
     /// A fault of `[link]` as one of this link of the file, by its device or its place.
@@ -68,7 +68,7 @@ impl Link {
 
     /// Whether the file has several links.
     pub(crate) fn is_one_of_several(&self) -> bool {
-        !self.spare.is_empty()
+        !self.others.is_empty()
     }
 }
 
@@ -78,8 +78,8 @@ impl Config {
     pub(crate) fn sharing(&self, device: &str) -> Option<Config> {
         let mut links: Vec<Link> = self.link.all().cloned().collect();
         let mut chosen = links.remove(links.iter().position(|link| link.device == device)?);
-        links.iter_mut().for_each(|link| link.spare = Vec::new());
-        chosen.spare = links;
+        links.iter_mut().for_each(|link| link.others = Vec::new());
+        chosen.others = links;
         Some(Config { link: chosen, ..self.clone() })
     }
 }

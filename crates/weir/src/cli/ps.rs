@@ -275,6 +275,16 @@ mod tests {
     }
 
     #[test]
+    fn link_that_is_not_shared_has_its_reason_in_place_of_figures() {
+        let (mut status, classes) = several();
+        status.other_links[0].not_enforced_because = Some("cannot share link wwan0: no room".to_owned());
+        let mut out = Vec::new();
+        write_links(&mut out, Look::PLAIN, &status, &classes, false).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        assert!(out.contains("\nwwan0: 9mbit\n! not enforced: cannot share link wwan0: no room\n"), "{out}");
+    }
+
+    #[test]
     fn one_link_is_chosen_by_its_device() {
         let (status, classes) = several();
         assert_eq!(on_link(&status, classes.clone(), "eth0").unwrap(), classes);

@@ -154,11 +154,14 @@ mod tests {
     #[test]
     fn links_beside_the_main_one_are_printed_with_what_they_carry() {
         let gone = weir_api::OtherLink { device: "wwan1".to_owned(), is_here: false, ..fake::other_link() };
+        let why = Some("the device has a fault".to_owned());
+        let faulty = weir_api::OtherLink { not_enforced_because: why, download: None, ..fake::other_link() };
+        let other_links = vec![fake::other_link(), gone, faulty];
         let mut out = Vec::new();
-        write(&mut out, &Status { other_links: vec![fake::other_link(), gone], ..fake::status() }).unwrap();
+        write(&mut out, &Status { other_links, ..fake::status() }).unwrap();
         let out = String::from_utf8(out).unwrap();
         let lines = "beside     wwan0, 9mbit; sending 4mbit (44.4 %)\n           download 50mbit; receiving 16mbit \
-                     (32.0 %)\nbeside     wwan1, 9mbit; not here now\nengine";
+                     (32.0 %)\nbeside     wwan1, 9mbit; not here now\nbeside     wwan0, 9mbit; not enforced\nengine";
         assert!(out.contains(lines), "{out}");
     }
 
