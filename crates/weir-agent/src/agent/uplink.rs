@@ -121,10 +121,14 @@ impl Uplink {
         self.allocations.is_idle() && self.download.as_ref().is_none_or(|d| d.allocations.is_idle())
     }
 
-    /// The names of the schedulers' devices.
+    /// The names of the devices that hold the schedulers. A scheduler in user space holds the one that its
+    /// tap stands on.
     pub(super) fn devices(&self) -> BTreeSet<String> {
-        let download = self.download.as_ref().map(|download| download.device().0.to_owned());
-        download.into_iter().chain([self.scheduler.device.clone()]).collect()
+        let uplink = engine::Uplink { number: self.scheduler.number, device: "" };
+        let holds = self.scheduler.engine.place() != engine::Place::InPlace;
+        let upload = holds.then(|| uplink.upload_device());
+        let download = self.download.as_ref().map(|_| uplink.download_device());
+        upload.into_iter().chain(download).collect()
     }
 
     /// Bytes that wait in all queues.
