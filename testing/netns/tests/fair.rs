@@ -208,6 +208,7 @@ fn a_thousand_classes_come_and_go_under_load() {
         target: BitRate::ZERO,
         backlogged: false,
         takes_all: false,
+        is_steady: false,
         prio: 1,
     };
     let own: Vec<Member> = minors.iter().map(|(minor, weight)| member(*minor, *weight)).collect();

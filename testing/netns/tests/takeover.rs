@@ -35,9 +35,6 @@ const WATCHED: Duration = Duration::from_millis(2200);
 const FOLLOWED: Duration = Duration::from_secs(1);
 /// How far a tenth of a second may be from the contract, beside [`PACKETS`].
 const TOLERANCE: f64 = 0.03;
-/// The members of the group, and how far they may swing in a tenth of a second where rounds are long.
-const MEMBERS: [&str; 2] = ["C2", "C4"];
-const SWING: f64 = 0.3;
 /// A scheduler that cannot cut packets is ahead or behind by one, and a window that sees only
 /// whole packets miscounts by another.
 const PACKETS: f64 = 2.0;
@@ -221,12 +218,8 @@ fn shares_hold_in_every_tenth_of_a_second_while_an_agent_takes_over(engine: Engi
             worst * 1e2,
             usual * 1e2
         );
-        // A group's members swing with HTB, with a takeover and without one (docs/limits.md). The worst of
-        // a few swings differs from one look to the next, so that it has a bound of its own.
-        let swings = matches!(engine, EngineKind::Htb | EngineKind::User);
-        let bound = if swings && MEMBERS.contains(&share.label.as_str()) { SWING } else { usual + TOLERANCE };
         assert!(
-            worst <= bound,
+            worst <= usual + TOLERANCE,
             "{}: {:.1} % off in a tenth of a second of a takeover, {:.1} % without one",
             share.label,
             worst * 1e2,

@@ -177,6 +177,7 @@ impl Allocations {
                 target: BitRate::ZERO,
                 backlogged: demand.is_unlimited(),
                 takes_all: followed.estimator.present().is_unlimited(),
+                is_steady: followed.estimator.is_steady(),
                 prio: u32::from(entry.class.kind != ClassKind::Control),
             });
         }

@@ -186,6 +186,7 @@ mod tests {
                         target: allocation,
                         backlogged: true,
                         takes_all: true,
+                        is_steady: false,
                         prio: 1,
                     }
                 })

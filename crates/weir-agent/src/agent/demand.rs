@@ -34,6 +34,12 @@ const PAUSE: Duration = Duration::from_millis(200);
 const QUEUE: u64 = 3 * 1514;
 /// A smaller change of what a class takes does not divide the link again.
 const NOTICED: BitRate = BitRate::kbit(50);
+/// A class is steady if what it takes has not moved for this time.
+const STEADY: Duration = Duration::from_secs(1);
+/// A rate that differs by at most one part in this number, or by [`LITTLE`], has not moved.
+const STIR: u64 = 8;
+/// See [`STIR`]: a few packets in [`PRESENT`].
+const LITTLE: BitRate = BitRate::kbit(200);
 /// The smallest demand of an active class.
 const MIN_DEMAND: BitRate = BitRate::kbit(64);
 
@@ -54,6 +60,14 @@ pub(crate) struct Estimator {
     present: Demand,
     /// The present rate when a change was last told.
     told: Demand,
+    /// The present rate when it last moved.
+    rest: Demand,
+    moved_at: Option<Instant>,
+    is_steady: bool,
+    /// The first look at the class.
+    first_at: Option<Instant>,
+    /// It was looked at for long enough to know its rate. An agent that takes over leaves it what it had until then.
+    is_known: bool,
     backpressured: Duration,
 }
 
@@ -69,6 +83,11 @@ impl Estimator {
             window: VecDeque::new(),
             present: Demand::NONE,
             told: Demand::NONE,
+            rest: Demand::NONE,
+            moved_at: None,
+            is_steady: true,
+            first_at: None,
+            is_known: false,
             backpressured: Duration::ZERO,
         }
     }
@@ -77,6 +96,7 @@ impl Estimator {
     /// link is to be divided again.
     pub(crate) fn observe(&mut self, now: Instant, sample: Sample, allocation: BitRate) -> bool {
         let before = self.demand;
+        self.is_known = now.since(*self.first_at.get_or_insert(now)) > PRESENT;
         self.estimate(now, sample, allocation);
         self.present = self.estimate_present(now, sample, allocation);
         let (is, told) = (self.present.get().0, self.told.get().0);
@@ -84,7 +104,21 @@ impl Estimator {
         if is_apart {
             self.told = self.present;
         }
-        is_apart || self.demand != before
+        let was_steady = self.is_steady;
+        self.is_steady = self.rests(now);
+        is_apart || self.demand != before || self.is_steady != was_steady
+    }
+
+    /// Whether the present rate has not moved for [`STEADY`]. The first looks at a class count as no move: an
+    /// agent that takes over finds senders that were there before.
+    fn rests(&mut self, now: Instant) -> bool {
+        let (is, was) = (self.present, self.rest);
+        let is_near = is.get().0.abs_diff(was.get().0) <= (was.get().0 / STIR).max(LITTLE.0);
+        if is.is_unlimited() != was.is_unlimited() || !is_near {
+            self.rest = is;
+            self.moved_at = self.is_known.then_some(now);
+        }
+        self.moved_at.is_none_or(|at| now.since(at) >= STEADY)
     }
 
     /// The rate that the class takes at present, unlimited if it takes all it is given.
@@ -123,7 +157,7 @@ impl Estimator {
         if sent.0 > 0 || sample.backlog > 0 {
             self.sent_at = Some(now);
         }
-        let nearly_all = allocation > MIN_DEMAND && rate.0 >= allocation.0 / 10 * 9;
+        let nearly_all = self.is_known && allocation > MIN_DEMAND && rate.0 >= allocation.0 / 10 * 9;
         if sample.backlog >= QUEUE || nearly_all {
             self.hungry_at = Some(now);
         }
@@ -164,6 +198,11 @@ impl Estimator {
     /// The rate that the class takes at present, unlimited if it takes all it is given.
     pub(crate) fn present(&self) -> Demand {
         self.present
+    }
+
+    /// Whether the class has taken about the same for a time.
+    pub(crate) fn is_steady(&self) -> bool {
+        self.is_steady
     }
 
     /// The average rate of the last second.
@@ -225,6 +264,7 @@ mod tests {
     #[test]
     fn a_class_that_uses_nearly_all_it_may_wants_more() {
         let (mut e, mut clock) = started();
+        feed(&mut e, &mut clock, 3, BitRate::mbit(2), 0);
         assert_eq!(feed(&mut e, &mut clock, 1, BitRate::mbit(19), 0), Demand::UNLIMITED);
     }
 
@@ -269,6 +309,39 @@ mod tests {
         };
         assert!(!look(BitRate::kbit(4_010)));
         assert!(look(BitRate::mbit(1)));
+    }
+
+    #[test]
+    fn class_is_steady_a_second_after_its_rate_last_moved() {
+        let (mut e, mut clock) = started();
+        feed(&mut e, &mut clock, 10, BitRate::mbit(4), 0);
+        assert!(e.is_steady(), "its first rate counts as no move");
+        feed(&mut e, &mut clock, 20, BitRate::kbit(4_300), 0);
+        assert!(e.is_steady());
+        feed(&mut e, &mut clock, 3, BitRate::mbit(6), 0);
+        assert!(!e.is_steady(), "it sends half more");
+        feed(&mut e, &mut clock, 9, BitRate::mbit(6), 0);
+        assert!(!e.is_steady());
+        feed(&mut e, &mut clock, 2, BitRate::mbit(6), 0);
+        assert!(e.is_steady());
+        feed(&mut e, &mut clock, 1, BitRate::mbit(6), 50_000);
+        assert!(!e.is_steady(), "it begins to take all");
+        feed(&mut e, &mut clock, 11, BitRate::mbit(20), 50_000);
+        assert!(e.is_steady());
+    }
+
+    #[test]
+    fn first_looks_of_an_agent_do_not_tell_that_a_class_takes_all_it_may() {
+        let (mut e, mut clock) = started();
+        let mut look = || {
+            clock.0 = clock.0 + TICK;
+            clock.1 += BitRate::mbit(4).bytes_in(TICK).0;
+            // The division of an agent that has just begun.
+            e.observe(clock.0, Sample { bytes: clock.1, backlog: 0 }, BitRate::mbit(4));
+            e.demand().is_unlimited()
+        };
+        assert!((0..3).all(|_| !look()));
+        assert!(look(), "it is known now");
     }
 
     #[test]

@@ -52,6 +52,7 @@ impl Agent {
             target: BitRate::ZERO,
             backlogged: false,
             takes_all: false,
+            is_steady: false,
             prio: u32::from(entry.class.kind != ClassKind::Control),
         };
         let groups: Vec<plan::Group> = of_kind(true).map(group).collect();

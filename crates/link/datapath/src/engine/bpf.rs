@@ -437,6 +437,7 @@ mod tests {
             target: BitRate::mbit(5),
             backlogged: true,
             takes_all: true,
+            is_steady: false,
             prio: 1,
         };
         let control = Member { minor: 3, group: None, policy: policy(1, Some(1), None), prio: 0, ..member };

@@ -199,6 +199,7 @@ mod tests {
             target: BitRate::mbit(allocation),
             backlogged,
             takes_all: backlogged,
+            is_steady: false,
             prio: 1,
         };
         let members = [

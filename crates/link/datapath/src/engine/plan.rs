@@ -77,6 +77,8 @@ pub struct Member {
     pub backlogged: bool,
     /// Whether it takes whatever it is given at present: a backlogged class may pause.
     pub takes_all: bool,
+    /// Whether it has taken about the same for a time.
+    pub is_steady: bool,
     /// Served first if smaller.
     pub prio: u32,
 }

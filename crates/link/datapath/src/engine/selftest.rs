@@ -184,6 +184,7 @@ fn division() -> (Shape, Vec<Member>) {
         target: allocation,
         backlogged: allocation != BitRate::ZERO,
         takes_all: allocation != BitRate::ZERO,
+        is_steady: false,
         prio,
     };
     let shape = Shape {

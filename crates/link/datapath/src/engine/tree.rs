@@ -46,8 +46,12 @@ use super::{
 /// tenths of a second by what is lent, so that it is small.
 const SLACK_PER_MILLE: u64 = 5;
 
-/// A round of turns serves each class once. It is as long as this time of the whole link.
+/// A round of turns serves each class once. It is at most as long as this time of the whole link.
 const ROUND: Duration = Duration::from_millis(12);
+
+/// A round is as short as this at the lent rate if each class bears that. One class after another has all that is
+/// lent, so that classes swing over less than a round.
+const SHORT_ROUND: Duration = Duration::from_millis(80);
 
 /// Every class has at least this of its own, so that none starves.
 const MIN_OWN_RATE: BitRate = BitRate::kbit(8);

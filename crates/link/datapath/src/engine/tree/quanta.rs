@@ -1,7 +1,15 @@
 //! The quanta by which HTB lends.
 
-use super::{ROUND, SLACK_PER_MILLE, rates::is_at_ceiling};
+use weir_units::BitRate;
+
+use super::{
+    ROUND, SHORT_ROUND, SLACK_PER_MILLE,
+    rates::{are_steady, is_at_ceiling},
+};
 use crate::engine::plan::{Member, Plan, potential};
+
+/// A packet a turn may give a class one part in this number more than its target.
+const GAIN: u64 = 100;
 
 /// How much each member is served at a time when it borrows, bytes. Of what is lent, a class that takes all
 /// it is given has the part that its target lacks. Members of a group divide what the group's target lacks.
@@ -50,7 +58,16 @@ pub(super) fn of_members(plan: &Plan<'_>, group_rates: &[u64], rates: &[u64]) ->
         u64::try_from(u128::from(rest) * u128::from(lent) / u128::from(lent - rest)).unwrap_or(u64::MAX)
     };
     let unit = shape.unit();
-    let round = shape.capacity.bytes_in(ROUND).0.max(4 * unit * takers().count().max(1) as u64);
+    // A class has a packet a turn at least. A short round would give too much to one that lacks less.
+    let bears = |(m, rate): (&Member, &u64)| {
+        let most = u128::from(part(m, *rate) + m.target.0 / GAIN).max(1);
+        u64::try_from(u128::from(unit) * u128::from(lent) / most).unwrap_or(u64::MAX)
+    };
+    let borrowers = || takers().filter(|(m, rate)| m.policy.ceiling().0 > **rate);
+    let short = borrowers().map(bears).max().unwrap_or(0).max(BitRate(lent).bytes_in(SHORT_ROUND).0);
+    let long = shape.capacity.bytes_in(ROUND).0;
+    let round = if are_steady(members) { long.min(short) } else { long }
+        .max(4 * unit * takers().count().max(1) as u64);
     // A class below its ceiling that would send above it for all of its turn loses the rest of the turn.
     let turns_end = |(m, rate): (&Member, &u64)| {
         let ceil = m.policy.ceiling().min(shape.capacity);

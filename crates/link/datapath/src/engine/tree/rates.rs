@@ -11,6 +11,9 @@ use crate::engine::plan::{Group, Member, Shape};
 /// A packet that a class sends while it is not backlogged costs it no more than this.
 pub(super) const DEBT: Duration = Duration::from_millis(20);
 
+/// A class that takes the same for a time has a rate above that by one part in this number.
+const STEADY: u64 = 16;
+
 /// A group's rate has at least this part of the rates of members that are not backlogged.
 const ASLEEP: u64 = 8;
 
@@ -84,15 +87,20 @@ pub(super) fn of_members(shape: &Shape, groups: &[Group], members: &[Member]) ->
     let part = |of: u64, weight: u64, weights: u64| {
         u64::try_from(u128::from(of) * u128::from(weight) / u128::from(weights.max(1))).unwrap_or(u64::MAX)
     };
+    let is_steady = are_steady(members);
     let terms = |i: usize, spare: u64, weights: u64| {
-        let Member { policy, allocation, share, backlogged, .. } = &members[i];
+        let Member { policy, allocation, share, target, backlogged, .. } = &members[i];
         let ceiling = policy.ceiling().min(capacity).max(MIN_OWN_RATE).0;
         let kept = if *backlogged { 0 } else { part(spare, weight(policy), weights).min(ready).min(ceiling) };
         let is_near_ceiling = ceiling < capacity.0 && share.0 >= ceiling / 4 * 3;
         Terms {
             weight: weight(policy),
             least: floor(policy).max(kept),
-            wants: if *backlogged { share.0 } else { allocation.0 },
+            wants: match (*backlogged, is_steady) {
+                (true, _) => share.0,
+                (false, true) => allocation.0.min(target.0 + target.0 / STEADY),
+                (false, false) => allocation.0,
+            },
             is_bounded: !*backlogged || is_near_ceiling,
         }
     };
@@ -156,6 +164,11 @@ pub(super) fn of_group<'a>(group: &Group, inside: impl Iterator<Item = (&'a Memb
         _ => {}
     }
     all.max(group.policy.floor().0).max(MIN_OWN_RATE.0)
+}
+
+/// Whether all classes have taken about the same for a time.
+pub(super) fn are_steady(members: &[Member]) -> bool {
+    members.iter().all(|member| member.is_steady)
 }
 
 /// Whether a group is due its whole maximum at present.

@@ -24,6 +24,7 @@ fn member(minor: u16, weight: u32, min: Option<u64>, max: Option<u64>, mbit: u64
         target: allocation,
         backlogged: mbit > 0,
         takes_all: mbit > 0,
+        is_steady: false,
         prio: 1,
     }
 }
@@ -45,6 +46,56 @@ fn without_floors_rates_are_the_allocations_less_the_slack() {
     // The rest is lent in the same proportion.
     let ratio = b.quantum.0 as f64 / a.quantum.0 as f64;
     assert!((ratio - 3.0).abs() < 0.05, "{ratio}");
+}
+
+/// The tree of 100 Mbit/s, when these classes have taken the same for a time or not.
+fn tree(is_steady: bool, members: &[Member]) -> Vec<Node> {
+    let members: Vec<Member> = members.iter().map(|member| Member { is_steady, ..*member }).collect();
+    let mut nodes = Vec::new();
+    make(&shape(BitRate::mbit(100), true), &[], &members, &mut nodes);
+    nodes
+}
+
+#[test]
+fn sender_that_takes_the_same_for_a_time_leaves_its_room_to_the_others() {
+    // It sends 4 Mbit/s of the 12 that it may.
+    let sends = BitRate::mbit(4);
+    let quiet = Member {
+        backlogged: false,
+        takes_all: false,
+        share: sends,
+        target: sends,
+        ..member(18, 1, None, None, 12)
+    };
+    let members = [member(16, 1, None, None, 32), member(17, 2, None, None, 64), quiet];
+    let (steady, changing) = (tree(true, &members), tree(false, &members));
+    let rate = |nodes: &[Node], minor| class(nodes, minor).rate.as_mbit();
+    assert_eq!((rate(&changing, 18), rate(&steady, 18)), (12.0, 4.25));
+    let lent = |nodes: &[Node]| 96.0 - rate(nodes, 16) - rate(nodes, 17);
+    assert!(lent(&changing) > 8.0 && lent(&steady) < 1.0, "{} and {}", lent(&changing), lent(&steady));
+}
+
+#[test]
+fn steady_round_takes_80_ms_at_the_rate_that_is_lent() {
+    let members =
+        [member(16, 1, None, None, 34), member(17, 2, None, None, 66), member(18, 1, Some(8), None, 0)];
+    let turns = |nodes: &[Node]| class(nodes, 16).quantum.0 + class(nodes, 17).quantum.0;
+    let (steady, changing) = (tree(true, &members), tree(false, &members));
+    let lent = 100_000_000 - class(&steady, 16).rate.0 - class(&steady, 17).rate.0;
+    let round = BitRate::of(Bytes(turns(&steady)), Duration::from_millis(80));
+    assert!(round.0.abs_diff(lent) < lent / 20, "{round} of {lent} bit/s");
+    assert!(turns(&changing) > turns(&steady) * 3 / 2, "{}", turns(&changing));
+}
+
+#[test]
+fn steady_round_is_longer_where_a_packet_would_give_too_much() {
+    // At its minimum, so that a packet a turn is more than its due.
+    let small = member(18, 1, Some(1), None, 1);
+    let nodes = tree(true, &[member(16, 1, None, None, 33), member(17, 2, None, None, 66), small]);
+    let all: u64 = nodes[1..].iter().map(|n| n.class.quantum.0).sum();
+    let lent = 100_000_000 - nodes[1..].iter().map(|n| n.class.rate.0).sum::<u64>();
+    let gain = lent * class(&nodes, 18).quantum.0 / all;
+    assert!(gain <= 10_000, "{gain} bit/s on top of 1 Mbit/s");
 }
 
 #[test]
@@ -199,6 +250,7 @@ proptest! {
     fn members_of_a_group_have_no_more_rate_than_its_ceiling(
         ceil in 5u64..90,
         parts in prop::collection::vec((1u32..1000, 0u64..100, any::<bool>(), any::<bool>()), 1..12),
+        is_steady in any::<bool>(),
     ) {
         let n = parts.len() as u64;
         let limit = BitRate::mbit(ceil);
@@ -209,7 +261,7 @@ proptest! {
             let allocation = if backlogged { share } else { share.scale(3, 2) };
             let policy = Policy::new(Weight::new(w).unwrap(), None, None).unwrap();
             let takes_all = takes_all && backlogged;
-            Member { minor, group: Some(0), policy, allocation, share, target: share, backlogged, takes_all, prio: 1 }
+            Member { minor, group: Some(0), policy, allocation, share, target: share, backlogged, takes_all, is_steady, prio: 1 }
         }).collect();
         let share = BitRate(members.iter().map(|m| m.share.0).sum());
         let groups = [Group { minor: 15, policy, allocation: limit, share, target: share }];
@@ -225,6 +277,7 @@ proptest! {
         capacity in 1_000_000u64..10_000_000_000,
         parts in prop::collection::vec((1u32..1000, 0u64..60, 0u64..100, any::<bool>()), 1..40),
         split in any::<bool>(),
+        is_steady in any::<bool>(),
     ) {
         let n = parts.len() as u64;
         let members: Vec<Member> = parts.iter().zip(16u16..).map(|(&(w, min, alloc, backlogged), minor)| {
@@ -232,7 +285,7 @@ proptest! {
             let policy = Policy::new(
                 Weight::new(w).unwrap(), (floor >= 8_000).then_some(BitRate(floor)), None).unwrap();
             let allocation = BitRate((capacity * alloc / 100 / n).max(floor));
-            Member { minor, group: None, policy, allocation, share: allocation, target: allocation, backlogged, takes_all: backlogged, prio: 1 }
+            Member { minor, group: None, policy, allocation, share: allocation, target: allocation, backlogged, takes_all: backlogged, is_steady, prio: 1 }
         }).collect();
         let mut nodes = Vec::new();
         make(&shape(BitRate(capacity), split), &[], &members, &mut nodes);

@@ -26,6 +26,7 @@ fn member(minor: u16, min: Option<BitRate>, target: BitRate) -> Member {
         target,
         backlogged: true,
         takes_all: true,
+        is_steady: false,
         prio: 1,
     }
 }
