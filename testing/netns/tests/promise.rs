@@ -126,7 +126,7 @@ fn slow_link_is_a_violation_with_start_length_depth_and_cause(engine: EngineKind
             serde_json::from_str(&node.weir(&["agree", "report", "a-1", "--json"])).expect("it is JSON");
         assert!(report.availability < 1.0 && report.seen.violations == found, "{report:#?}");
         let (_, metrics) = http(node.socket(), "GET /metrics", "", b"").expect("the agent answers");
-        let line = "weir_agreement_violations{agreement=\"a-1\",party=\"acme\"} 1.0";
+        let line = "weir_agreement_violations{agreement=\"a-1\",party=\"acme\",direction=\"upload\"} 1.0";
         assert!(metrics.contains(line), "{metrics}");
     }
 }

@@ -13,6 +13,7 @@ const MAX_AGREEMENTS: usize = 1_000;
 struct OfAgreement {
     agreement: String,
     party: String,
+    direction: String,
 }
 
 fn sum(status: &AgreementStatus, part: fn(&Violation) -> u64) -> f64 {
@@ -32,6 +33,7 @@ pub(super) fn write(page: &mut Page, agreements: &[AgreementStatus]) -> usize {
     let labels = |status: &AgreementStatus| OfAgreement {
         agreement: status.agreement.id.to_string(),
         party: status.agreement.offer.context.initiator.to_string(),
+        direction: status.agreement.offer.terms.direction.to_string(),
     };
     let mut gauges = |name, unit, help, value: &dyn Fn(&AgreementStatus, &InForce) -> f64| {
         page.gauges(name, unit, help, shown.iter().map(|(status, now)| (labels(status), value(status, now))));
