@@ -1,6 +1,8 @@
 //! Real runtimes beside Docker: containerd with its own client, and Podman with its socket. They have roots of their
 //! own. `scripts/install-deps.sh runtimes` installs them.
 
+#[path = "runtimes/lxc.rs"]
+mod lxc;
 #[path = "runtimes/mirror.rs"]
 mod mirror;
 #[allow(dead_code, reason = "suite `images` uses all of it")]

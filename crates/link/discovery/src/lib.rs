@@ -20,6 +20,7 @@ pub mod fuzz {
     };
 }
 pub mod labels;
+pub mod lxc;
 pub mod netns;
 mod node;
 pub mod ports;
@@ -76,6 +77,8 @@ pub enum Source {
     Podman,
     /// containerd, by its own socket.
     Containerd,
+    /// LXC, LXD or Incus, by the monitor of the container.
+    Lxc,
     /// The directory of named network namespaces.
     Netns,
     /// The configuration file.
@@ -89,6 +92,7 @@ impl std::fmt::Display for Source {
             Source::Docker => "docker",
             Source::Podman => "podman",
             Source::Containerd => "containerd",
+            Source::Lxc => "lxc",
             Source::Netns => "netns",
             Source::Config => "config",
         })

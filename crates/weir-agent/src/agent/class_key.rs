@@ -18,6 +18,8 @@ pub(crate) enum ClassSource {
     Docker,
     /// A group of classes.
     Group,
+    /// A container of LXC, LXD or Incus.
+    Lxc,
     /// A named network namespace.
     Netns,
     Podman,
@@ -26,7 +28,7 @@ pub(crate) enum ClassSource {
 }
 
 impl ClassSource {
-    const ALL: [ClassSource; 10] = [
+    const ALL: [ClassSource; 11] = [
         ClassSource::Absent,
         ClassSource::Agreement,
         ClassSource::Cni,
@@ -34,17 +36,19 @@ impl ClassSource {
         ClassSource::Containerd,
         ClassSource::Docker,
         ClassSource::Group,
+        ClassSource::Lxc,
         ClassSource::Netns,
         ClassSource::Podman,
         ClassSource::Weir,
     ];
     /// The sources of the node that report senders, in the order of their precedence.
-    pub(crate) const DISCOVERED: [ClassSource; 6] = [
+    pub(crate) const DISCOVERED: [ClassSource; 7] = [
         ClassSource::Config,
         ClassSource::Cni,
         ClassSource::Docker,
         ClassSource::Podman,
         ClassSource::Containerd,
+        ClassSource::Lxc,
         ClassSource::Netns,
     ];
 
@@ -57,6 +61,7 @@ impl ClassSource {
             ClassSource::Containerd => "containerd",
             ClassSource::Docker => "docker",
             ClassSource::Group => "group",
+            ClassSource::Lxc => "lxc",
             ClassSource::Netns => "netns",
             ClassSource::Podman => "podman",
             ClassSource::Weir => "weir",

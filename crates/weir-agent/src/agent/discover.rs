@@ -12,7 +12,7 @@ use weir_bpf::LocalPrefix;
 use weir_discovery::{
     Found, Location, NetnsRef, NsId, Source,
     cgroup::Cgroup2,
-    combine, namespace,
+    combine, lxc, merge, namespace,
     netns::{self, DIRS, Filter},
     ports,
 };
@@ -290,9 +290,22 @@ fn found(config: &Config, reports: Reports<'_>, warnings: &mut Vec<String>) -> V
     warnings.extend(said.iter().map(ToString::to_string));
     let Reports { attached, told, unclaimed, now } = reports;
     warnings.extend(told.warnings.iter().chain(&told.lost).cloned());
-    let containers = &told.containers;
-    let claimed = attached.iter().chain(containers).filter_map(namespace).collect();
-    combine(attached, containers, &unclaimed.settle(namespaces, &claimed, now))
+    let containers = containers(config, told, warnings);
+    let claimed = attached.iter().chain(&containers).filter_map(namespace).collect();
+    combine(attached, &containers, &unclaimed.settle(namespaces, &claimed, now))
+}
+
+/// The containers of the runtimes and of LXC.
+fn containers(config: &Config, told: &Told, warnings: &mut Vec<String>) -> Vec<Found> {
+    let mut containers = told.containers.clone();
+    if config.discover.lxc
+        && let Ok(cgroups) = Cgroup2::find()
+    {
+        let (found, said) = lxc::scan(&cgroups);
+        warnings.extend(said.iter().map(ToString::to_string));
+        containers.extend(found);
+    }
+    merge(containers)
 }
 
 fn claim(config: &Config, found: &Found) -> DiscoveredClass {
@@ -301,6 +314,7 @@ fn claim(config: &Config, found: &Found) -> DiscoveredClass {
         (Source::Docker, place) => (ClassSource::Docker, kind_at(place)),
         (Source::Podman, place) => (ClassSource::Podman, kind_at(place)),
         (Source::Containerd, place) => (ClassSource::Containerd, kind_at(place)),
+        (Source::Lxc, place) => (ClassSource::Lxc, kind_at(place)),
         (Source::Netns, _) => (ClassSource::Netns, ClassKind::Netns),
         (Source::Config, _) => (ClassSource::Config, ClassKind::Interface),
     };

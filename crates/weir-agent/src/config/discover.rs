@@ -16,6 +16,8 @@ pub(crate) struct Discover {
     /// containerd's socket.
     #[serde(deserialize_with = "containerd")]
     pub(crate) containerd: Option<PathBuf>,
+    /// Whether containers of LXC, LXD and Incus are found.
+    pub(crate) lxc: bool,
     #[serde(deserialize_with = "netns")]
     pub(crate) netns: Option<Vec<String>>,
 }
@@ -26,6 +28,7 @@ impl Default for Discover {
             docker: Some(DOCKER_SOCKET.into()),
             podman: Vec::new(),
             containerd: None,
+            lxc: true,
             netns: Some(vec!["*".to_owned()]),
         }
     }
