@@ -81,6 +81,11 @@ impl Shape {
         if self.split { packet } else { 65_536 + 65_536 / u64::from(self.mtu.max(576)) * 66 + packet }
     }
 
+    /// The largest packet that leaves a queue whole. Small super-packets may: splitting them gains little.
+    fn largest(&self) -> u64 {
+        if self.split { (u64::from(self.mtu) + 32).max(9_216) } else { self.unit() }
+    }
+
     fn burst(&self, rate: BitRate, millis: u64) -> Bytes {
         let time = Duration::from_millis(millis);
         // Unsplit, a bucket holds a super-packet; split, a fresh connection's first window.
@@ -102,12 +107,7 @@ impl Shape {
 
     fn leaf(&self, ceil: BitRate, prio: u32) -> Leaf {
         let limit = if prio == 0 { self.urgent_limit(ceil) } else { self.queue_limit(ceil) };
-        if self.split {
-            // Small super-packets may pass whole: splitting them gains little.
-            Leaf::Split { limit, largest: Bytes((u64::from(self.mtu) + 32).max(9_216)) }
-        } else {
-            Leaf::Fifo { limit }
-        }
+        if self.split { Leaf::Split { limit, largest: Bytes(self.largest()) } } else { Leaf::Fifo { limit } }
     }
 }
 

@@ -8,8 +8,33 @@ use super::{
 };
 use crate::engine::plan::{Member, Plan, potential};
 
-/// A packet a turn may give a class one part in this number more than its target.
+/// Turns of a packet may move one part in this number of a class's target.
 const GAIN: u64 = 100;
+
+/// The most that a turn of one packet may be worth, bit/s. A class has a packet a turn at least, so that one that lacks
+/// less takes the rest from those that lack more.
+///
+/// * `borrowers`: what each class is due of what is lent, and its target.
+fn least_turn(borrowers: &[(u64, u64)]) -> u64 {
+    let lacking: u128 = borrowers.iter().map(|(part, _)| u128::from(*part)).sum();
+    // What all may take together: it is lost in proportion to the parts.
+    let bears = |(part, target): &(u64, u64)| {
+        (*part > 0).then(|| u128::from(target / GAIN) * lacking / u128::from(*part))
+    };
+    let all = borrowers.iter().filter_map(bears).min().unwrap_or(u128::MAX);
+    let mut parts: Vec<u128> = borrowers.iter().map(|(part, _)| u128::from(*part)).collect();
+    parts.sort_unstable();
+    let (mut below, mut together) = (0, u128::MAX);
+    for (count, part) in (1..).zip(&parts) {
+        below += part;
+        together = all.saturating_add(below) / count;
+        if parts.get(usize::try_from(count).unwrap_or(usize::MAX)).is_none_or(|next| together <= *next) {
+            break;
+        }
+    }
+    let alone = borrowers.iter().map(|(part, target)| part + target / GAIN).min().unwrap_or(u64::MAX);
+    u64::try_from(together).unwrap_or(u64::MAX).min(alone)
+}
 
 /// How much each member is served at a time when it borrows, bytes. Of what is lent, a class that takes all
 /// it is given has the part that its target lacks. Members of a group divide what the group's target lacks.
@@ -58,13 +83,12 @@ pub(super) fn of_members(plan: &Plan<'_>, group_rates: &[u64], rates: &[u64]) ->
         u64::try_from(u128::from(rest) * u128::from(lent) / u128::from(lent - rest)).unwrap_or(u64::MAX)
     };
     let unit = shape.unit();
-    // A class has a packet a turn at least. A short round would give too much to one that lacks less.
-    let bears = |(m, rate): (&Member, &u64)| {
-        let most = u128::from(part(m, *rate) + m.target.0 / GAIN).max(1);
-        u64::try_from(u128::from(unit) * u128::from(lent) / most).unwrap_or(u64::MAX)
-    };
-    let borrowers = || takers().filter(|(m, rate)| m.policy.ceiling().0 > **rate);
-    let short = borrowers().map(bears).max().unwrap_or(0).max(BitRate(lent).bytes_in(SHORT_ROUND).0);
+    let borrowers: Vec<(u64, u64)> = takers()
+        .filter(|(m, rate)| m.policy.ceiling().0 > **rate)
+        .map(|(m, rate)| (part(m, *rate), m.target.0))
+        .collect();
+    let bears = u128::from(shape.largest()) * u128::from(lent) / u128::from(least_turn(&borrowers).max(1));
+    let short = u64::try_from(bears).unwrap_or(u64::MAX).max(BitRate(lent).bytes_in(SHORT_ROUND).0);
     let long = shape.capacity.bytes_in(ROUND).0;
     let round = if are_steady(members) { long.min(short) } else { long }
         .max(4 * unit * takers().count().max(1) as u64);

@@ -99,6 +99,24 @@ fn steady_round_is_longer_where_a_packet_would_give_too_much() {
 }
 
 #[test]
+fn steady_rounds_of_many_classes_at_their_minima_cost_another_one_little() {
+    // Three are at their minima, and take what they have too much from the other two.
+    let members = [
+        member(16, 1, Some(30), None, 30),
+        member(17, 1, Some(20), None, 20),
+        member(18, 1, Some(20), None, 20),
+        member(19, 1, None, None, 15),
+        member(20, 1, None, None, 15),
+    ];
+    let nodes = tree(true, &members);
+    let all: u64 = nodes[1..].iter().map(|n| n.class.quantum.0).sum();
+    let lent = 100_000_000 - nodes[1..].iter().map(|n| n.class.rate.0).sum::<u64>();
+    // HTB lets each have the largest packet a turn.
+    let gain = lent * 3 * 9_216 / all;
+    assert!(gain <= 310_000, "{gain} bit/s of what 30 Mbit/s are due");
+}
+
+#[test]
 fn the_fixed_tree_has_floors_as_rates_ceilings_and_weights_as_quanta() {
     let mut nodes = Vec::new();
     let group = Group {
