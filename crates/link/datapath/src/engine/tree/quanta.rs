@@ -17,7 +17,7 @@ const GAIN: u64 = 100;
 /// * `borrowers`: what each class is due of what is lent, and its target.
 fn least_turn(borrowers: &[(u64, u64)]) -> u64 {
     let lacking: u128 = borrowers.iter().map(|(part, _)| u128::from(*part)).sum();
-    // What all may take together: it is lost in proportion to the parts.
+    // All together may take this much. It is lost in proportion to the parts.
     let bears = |(part, target): &(u64, u64)| {
         (*part > 0).then(|| u128::from(target / GAIN) * lacking / u128::from(*part))
     };
