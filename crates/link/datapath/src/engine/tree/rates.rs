@@ -12,7 +12,7 @@ use crate::engine::plan::{Group, Member, Shape};
 pub(super) const DEBT: Duration = Duration::from_millis(20);
 
 /// A class that takes the same for a time has a rate above that by one part in this number.
-const STEADY: u64 = 16;
+const STEADY: u64 = 4;
 
 /// A group's rate has at least this part of the rates of members that are not backlogged.
 const ASLEEP: u64 = 8;
