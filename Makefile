@@ -50,12 +50,14 @@ VM_TESTS := weir-bpf:verifier weir-netns-tests:instructions weir-netns-tests:aut
 	weir-netns-tests:active:bpf:: weir-netns-tests:latency:bpf:: weir-netns-tests:latency:edt::super \
 	weir-netns-tests:random:bpf:: weir-netns-tests:devices:bpf:: \
 	weir-netns-tests:links:bpf:: weir-netns-tests:links:edt:: \
+	weir-netns-tests:wireguard:bpf:: weir-netns-tests:wireguard:edt:: \
 	weir-netns-tests:fair weir-netns-tests:qcon weir-netns-tests:ecn weir-netns-tests:edt weir-netns-tests:fragments
 # Suites of all engines that measure time, for htb: in virtual time another load moves no figure.
-VIRTUAL := conformance devices fragments latency random selectors takeover traffic_kinds tunnel
+VIRTUAL := conformance devices fragments latency random selectors takeover traffic_kinds tunnel wireguard
 # Random policies and single segments of edt run in the guest of htb, and so does the choice of an engine, so that both
 # guests take as long. The other guest has the rest of edt.
-EDT_ELSEWHERE := edt::shares_of_whole edt::shares_on edt::of_large edt::single edt::super edt::each edt::a_class
+EDT_ELSEWHERE := edt::shares_of_whole edt::shares_on edt::of_large edt::single edt::super edt::each edt::a_class edt::a_tunnel \
+	edt::packets_in_a_tunnel
 # Tests that take minutes of a guest each, or lack a driver in its kernel. They run by hand (docs/measurements.md).
 BY_HAND := on_ppp on_wireguard on_raw_ip payload_on bpf::shares_on_tun
 # The longest tests, which VM_BRIEF leaves out: single segments where super-packets run too, the paper's own form,
@@ -64,7 +66,7 @@ BY_HAND := on_ppp on_wireguard on_raw_ip payload_on bpf::shares_on_tun
 VM_LONG := drr_divides papers_form edt::shares_of_single bpf::shares_of_single bpf_credit::shares_of_single \
 	random_policies_of single_segments_hardly edt::capacity_follows without_selectors who_is_not_named \
 	full_link_when_routed changed_selector_moves flows_over_several_queues thousand_classes_come \
-	altered_maps_are_right_again bpf::small_packets bpf_credit::small_packets
+	altered_maps_are_right_again bpf::a_tunnel edt::a_tunnel bpf::small_packets bpf_credit::small_packets
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 

@@ -59,8 +59,23 @@ pub fn classes(netns: &Netns) -> BTreeMap<String, FoundClass> {
 pub fn tcx_programs(netns: &Netns, device: &str) -> Vec<(u32, String)> {
     let Some(index) = index_of(netns, device) else { return Vec::new() };
     let ids = netns.within(|| attach::tcx_ingress(index)).expect("the namespace can be entered");
-    let named = |id| (id, attach::program_name(id).unwrap_or_default());
     ids.unwrap_or_default().into_iter().map(named).collect()
+}
+
+/// The same at its TCX egress.
+///
+/// # Panics
+/// If the namespace cannot be entered.
+#[must_use]
+#[track_caller]
+pub fn tcx_programs_at_egress(netns: &Netns, device: &str) -> Vec<(u32, String)> {
+    let Some(index) = index_of(netns, device) else { return Vec::new() };
+    let ids = netns.within(|| attach::tcx_egress(index)).expect("the namespace can be entered");
+    ids.unwrap_or_default().into_iter().map(named).collect()
+}
+
+fn named(id: u32) -> (u32, String) {
+    (id, attach::program_name(id).unwrap_or_default())
 }
 
 /// Takes a program away from an interface's TCX ingress, as an operator could.
@@ -98,6 +113,7 @@ pub fn traces(netns: &Netns) -> BTreeMap<String, String> {
             traces.insert(format!("tc {}", what.join(" ")), say(&[&["tc"], what].concat()));
         }
         traces.insert(format!("tcx {name}"), format!("{:?}", tcx_programs(netns, name)));
+        traces.insert(format!("tcx {name} egress"), format!("{:?}", tcx_programs_at_egress(netns, name)));
     }
     if Need::Program("bpftool").is_met() {
         traces.insert("bpftool net".to_owned(), say(&["bpftool", "net", "show"]));

@@ -42,6 +42,7 @@ mod sockops;
 mod stream;
 pub mod two_links;
 mod users;
+pub mod wireguard;
 
 pub use agent::{Agent, Config, Ran, binary, is_optimised};
 pub use division::{Division, Party, Share, TOLERANCE, assert_shares, check, compare, party, title};

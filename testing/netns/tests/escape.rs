@@ -15,10 +15,10 @@ use std::{
 };
 
 use questions::{Question, Server};
-use weir_netlab::topology::{BRIDGE, Family, Mode, Netns, Spec, UPLINK};
+use weir_netlab::topology::{BRIDGE, Family, Mode, Netns, Spec, UPLINK, Uplink};
 use weir_netns_tests::{
-    Division, EngineBounds, EngineKind, Node, Origin, Rate, RawFrames, RoundTrips, Stream, containers,
-    for_each_engine, party,
+    Division, EngineBounds, EngineKind, Node, Origin, Rate, RawFrames, RoundTrips, Stream, can_have,
+    containers, for_each_engine, party, wireguard,
 };
 use weir_testkit::frames::{self, Addresses, Mac, RandomFrames};
 use weir_units::BitRate;
@@ -30,6 +30,7 @@ for_each_engine!(
     random_frames_leave_in_their_senders_class_when_routed,
     random_frames_leave_in_their_senders_class_by_a_routed_overlay,
     random_frames_leave_in_their_senders_class_by_a_bridged_overlay,
+    random_frames_leave_in_their_senders_class_by_wireguard,
     an_overlays_packets_are_charged_once_to_their_sender,
     a_quiet_container_is_answered_beside_floods_of_control_frames,
 );
@@ -222,6 +223,17 @@ fn random_frames_leave_in_their_senders_class_by_a_routed_overlay(engine: Engine
     let attacked = Attacked::build(engine, Mode::Routed, overlay);
     let addresses = Addresses { server: [10, 77, 0, 2].into(), ..attacked.addresses() };
     random(&attacked, &format!("{engine} routed overlay"), &addresses, 0.0);
+}
+
+/// Engine `user` charges a container's packet without the tunnel's headers, at most 75 bytes over IPv4.
+fn random_frames_leave_in_their_senders_class_by_wireguard(engine: EngineKind) {
+    if !can_have(Uplink::WireGuard) {
+        return;
+    }
+    let attacked = Attacked::build(engine, Mode::Routed, |node| wireguard::connect(node, Family::V4));
+    let addresses = Addresses { server: [10, 78, 0, 2].into(), ..attacked.addresses() };
+    let headers = if engine == EngineKind::User { 75.0 } else { 0.0 };
+    random(&attacked, &format!("{engine} WireGuard"), &addresses, headers);
 }
 
 /// The far end has an address of the containers' network, and the bridge sends it their frames. Frames that a

@@ -198,6 +198,7 @@ fn a_thousand_classes_come_and_go_under_load() {
         delay_ms: 50,
         least_queue: Bytes(212_992),
         framing: None,
+        has_tunnels: false,
     };
     let member = |minor: u16, weight: u32| Member {
         minor,

@@ -30,7 +30,7 @@ mod user;
 
 pub use classify::{
     Classifier, ClassifierConfig, ENTRIES, Handover, LocalPrefix, MASKS, Restored, RuleSet, RulesError,
-    SelectorRule, Wanted, Way, Weights, port_blocks,
+    SelectorRule, Tunnel, Wanted, Way, Weights, port_blocks,
 };
 pub use common::{Error, attach, framing::FramingWord};
 pub use congestion::{

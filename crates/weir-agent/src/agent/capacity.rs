@@ -291,7 +291,8 @@ impl Agent {
         if let (Some(agreements), Some(rules)) = (&mut self.agreements, config.agreements.clone()) {
             agreements.reconfigure(rules, &config.link);
         }
-        self.link.scheduler.shape = datapath::shape(&config, self.link.scheduler.shape.mtu);
+        let shape = self.link.scheduler.shape;
+        self.link.scheduler.shape = datapath::shape(&config, shape.mtu, shape.has_tunnels);
         let follows = config.link.follows;
         let download = config.download();
         self.classes.reconfigure(config);

@@ -34,6 +34,8 @@ pub(crate) struct Datapath {
     pub(crate) unrepaired_pacing: Option<String>,
     /// The reason if selectors have no effect.
     pub(crate) rules_failure: Option<String>,
+    /// Tunnels whose outer packets are charged beside the inner ones, with the reason.
+    pub(crate) tunnel_failures: BTreeMap<String, String>,
     /// Classes whose packets the programs cannot distinguish from those of others.
     pub(crate) left_out: BTreeSet<u16>,
     /// The damage to programs and maps that the last check found and could not repair. A new division of
@@ -48,8 +50,16 @@ pub(crate) fn handle(minor: u16) -> u32 {
     TcHandle::new(MAJOR, minor).0
 }
 
-/// The shape of the tree for a link.
-pub(crate) fn shape(config: &Config, mtu: u32) -> plan::Shape {
+/// The numbers by which the programs of this node know packets that passed the scheduler.
+pub(crate) struct Marks {
+    /// In `skb->tc_index`.
+    pub(crate) cookie: u16,
+    /// In the hash of packets in tunnels.
+    pub(crate) tunnel_key: u32,
+}
+
+/// The shape of the tree for a link. `mtu` is the largest of its packets.
+pub(crate) fn shape(config: &Config, mtu: u32, has_tunnels: bool) -> plan::Shape {
     let link = &config.link;
     let split = match link.split {
         config::Split::Always => true,
@@ -70,6 +80,7 @@ pub(crate) fn shape(config: &Config, mtu: u32) -> plan::Shape {
         delay_ms: link.delay_ms,
         least_queue: Bytes(buffer + buffer / 4),
         framing: link.line(),
+        has_tunnels,
     }
 }
 
@@ -103,13 +114,13 @@ pub(crate) fn rules(table: &ClassTable) -> (Vec<SelectorRule>, BTreeSet<u16>) {
 }
 
 /// The numbers of the links to which interfaces lead, and how packets of the ports go on. Nothing if one link
-/// is shared.
+/// is shared and no tunnel leads over it.
 fn ways(
     discovery: &Discovery,
     ports: impl Iterator<Item = u32>,
     numbers: &BTreeMap<String, u32>,
 ) -> (BTreeMap<u32, u32>, BTreeMap<u32, Way>) {
-    if numbers.len() < 2 {
+    if numbers.len() < 2 && discovery.tunnels.is_empty() {
         return Default::default();
     }
     let leading =
@@ -128,7 +139,7 @@ impl Datapath {
     pub(crate) fn open(
         config: &Config,
         kind: EngineKind,
-        cookie: u16,
+        marks: &Marks,
         created: Created,
     ) -> Result<Datapath, EngineError> {
         let how = match config.link.attach {
@@ -148,8 +159,9 @@ impl Datapath {
             host_handle: handle(HOST),
             default_handle: handle(DEFAULT),
             charge_local: u32::from(config.link.charge_local),
-            cookie: u32::from(cookie),
+            cookie: u32::from(marks.cookie),
             pacing,
+            tunnel_key: marks.tunnel_key,
             ..ClassifierConfig::default()
         };
         let root =
@@ -182,6 +194,7 @@ impl Datapath {
             netlink: Netlink::open()?,
             failures: BTreeMap::new(),
             rules_failure: None,
+            tunnel_failures: BTreeMap::new(),
             left_out: BTreeSet::new(),
             unrepaired: None,
             repairs: 0,
@@ -223,6 +236,8 @@ impl Datapath {
         // A port's way is known before its first packet.
         let (leading, ways) = ways(discovery, ports.keys().copied(), numbers);
         self.attachments.set_ways(leading, &ways)?;
+        let failed = self.attachments.set_tunnels(&discovery.tunnels);
+        self.tunnel_failures = failed.iter().map(|(device, e)| (device.clone(), chain(e))).collect();
         self.attachments.set_local(discovery.local.clone())?;
         self.attachments.set_cgroups(&cgroups, levels)?;
         // The rules are written before any program is attached, because the programs of an earlier

@@ -9,6 +9,7 @@ use std::{
 use ipnet::IpNet;
 use weir_api::ClassKind;
 use weir_bpf::LocalPrefix;
+use weir_datapath::engine::TunnelDevice;
 use weir_discovery::{
     Found, Location, NetnsRef, NsId, Source,
     cgroup::Cgroup2,
@@ -53,6 +54,8 @@ pub(crate) struct Discovery {
     pub(crate) leading: BTreeMap<u32, String>,
     /// The bridges (or bonds) of interfaces, by index.
     pub(crate) masters: BTreeMap<u32, u32>,
+    /// Tunnels of WireGuard that are no link themselves, by the indices of their devices.
+    pub(crate) tunnels: BTreeMap<u32, TunnelDevice>,
     /// The largest MTU of all ports.
     pub(crate) mtu: u32,
     /// Warnings for the operator.
@@ -196,6 +199,7 @@ pub(crate) fn discover(
     let mtus = links.iter().filter(caught).chain(uplinks.values()).map(|l| l.mtu);
     discovery.mtu = mtus.max().unwrap_or(1500).clamp(576, 65_535);
     discovery.local = local(netlink, config, &links, &leading, &found)?;
+    discovery.tunnels = tunnels(&links, &leading);
     (discovery.uplinks, discovery.leading) = (uplinks, leading);
     Ok(discovery)
 }
@@ -224,6 +228,13 @@ fn leading(uplinks: &BTreeMap<String, Link>, links: &[Link]) -> BTreeMap<u32, St
     let vlans: Vec<_> = links.iter().filter(over).filter_map(device_below).collect();
     leading.extend(vlans);
     leading
+}
+
+/// The tunnels that lead over a link. One that leads out by itself is a link.
+fn tunnels(links: &[Link], leading: &BTreeMap<u32, String>) -> BTreeMap<u32, TunnelDevice> {
+    let is_tunnel = |l: &&Link| l.kind.as_deref() == Some("wireguard") && !leading.contains_key(&l.index);
+    let device = |l: &Link| (l.index, TunnelDevice { device: l.name.clone(), mtu: l.mtu });
+    links.iter().filter(is_tunnel).map(device).collect()
 }
 
 /// The fate of the `i`th namespace. `None` if the kernel does not tell.

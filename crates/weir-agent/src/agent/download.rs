@@ -84,7 +84,7 @@ pub(super) fn table(config: Config, store: &Store, promised: BitRate) -> Result<
 }
 
 fn shape(config: &Config, mtu: u32) -> plan::Shape {
-    plan::Shape { delay_ms: DELAY_MS, least_queue: LEAST_QUEUE, ..datapath::shape(config, mtu) }
+    plan::Shape { delay_ms: DELAY_MS, least_queue: LEAST_QUEUE, ..datapath::shape(config, mtu, false) }
 }
 
 impl Download {

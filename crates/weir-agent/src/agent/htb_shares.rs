@@ -286,6 +286,7 @@ fn run(case: &Case, from: Duration, length: Duration) -> Outcome {
         delay_ms: 50,
         least_queue: Bytes(278_528),
         framing: None,
+        has_tunnels: false,
     };
     let mut link = Link::new();
     let mut nodes = Vec::new();

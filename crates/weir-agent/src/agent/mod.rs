@@ -333,14 +333,14 @@ impl Agent {
         let (kind, refused) = config.link.engine.choose(left.as_deref(), fits).context(
             "cannot set up a scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN; `weir doctor` tells what is missing)",
         )?;
-        let opened =
-            Datapath::open(&config, kind, store.cookie()?, store.created()?).and_then(|mut datapath| {
-                let left = engine::numbers_left(&mut datapath.netlink)?;
-                let devices = config.link.all().map(|link| link.device.as_str());
-                let number = links::numbers(devices, &left)[&config.link.device];
-                let scheduler = Scheduler::open(&config, number, kind, &mut datapath.attachments)?;
-                Ok((datapath, scheduler, left))
-            });
+        let marks = datapath::Marks { cookie: store.cookie()?, tunnel_key: store.tunnel_key()? };
+        let opened = Datapath::open(&config, kind, &marks, store.created()?).and_then(|mut datapath| {
+            let left = engine::numbers_left(&mut datapath.netlink)?;
+            let devices = config.link.all().map(|link| link.device.as_str());
+            let number = links::numbers(devices, &left)[&config.link.device];
+            let scheduler = Scheduler::open(&config, number, kind, &mut datapath.attachments)?;
+            Ok((datapath, scheduler, left))
+        });
         let (datapath, mut scheduler, left_numbers) = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -501,7 +501,7 @@ impl Agent {
         let is_asked_anew = changes.iter().any(|change| matches!(change, Change::AskedAnew(_)));
         self.follow_up(Effects::reallocate(is_regrouped || is_asked_anew));
         self.promises.save(&self.store, self.classes.ledger());
-        let mut shape = datapath::shape(self.classes.config(), discovery.mtu);
+        let mut shape = datapath::shape(self.classes.config(), discovery.mtu, !discovery.tunnels.is_empty());
         shape.capacity = self.in_force();
         if self.classes.minors() != &before || shape != self.link.scheduler.shape {
             self.link.scheduler.shape = shape;

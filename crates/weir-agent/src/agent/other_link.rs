@@ -119,7 +119,10 @@ impl OtherLink {
             download.reconfigure(config);
         }
         self.classes.reconfigure(config);
-        self.link.scheduler.shape = self.link.shape(self.classes.config(), self.link.scheduler.shape.mtu);
+        self.link.scheduler.shape = {
+            let before = &self.link.scheduler.shape;
+            self.link.shape(self.classes.config(), before.mtu, before.has_tunnels)
+        };
         self.link.allocations.mark();
     }
 
@@ -142,7 +145,8 @@ impl OtherLink {
         let changes = self.classes.update(discovery.classes.clone(), is_complete);
         let promises = self.told(changes);
         self.keep(main, None);
-        self.link.scheduler.shape = self.link.shape(self.classes.config(), discovery.mtu);
+        self.link.scheduler.shape =
+            self.link.shape(self.classes.config(), discovery.mtu, !discovery.tunnels.is_empty());
         let divided = self.divide();
         seen.and(fitted).and(woken).and(promises).and(divided).and(match &mut self.link.download {
             Some(download) => {

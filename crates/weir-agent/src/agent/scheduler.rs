@@ -77,7 +77,7 @@ impl Scheduler {
             is_bare,
             device,
             lateness: None,
-            shape: datapath::shape(config, 1500),
+            shape: datapath::shape(config, 1500, false),
             uplink_failure: None,
             measured: Vec::new(),
             link: None,

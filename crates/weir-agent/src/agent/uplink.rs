@@ -53,8 +53,9 @@ impl Uplink {
     }
 
     /// The shape of the tree for a configuration of the link and the largest MTU of its packets.
-    pub(super) fn shape(&self, config: &Config, mtu: u32) -> plan::Shape {
-        plan::Shape { capacity: self.in_force(config.link.capacity), ..datapath::shape(config, mtu) }
+    pub(super) fn shape(&self, config: &Config, mtu: u32, has_tunnels: bool) -> plan::Shape {
+        let shape = datapath::shape(config, mtu, has_tunnels);
+        plan::Shape { capacity: self.in_force(config.link.capacity), ..shape }
     }
 
     /// Replaces the schedulers if the packets of the device that was found have another header than those of

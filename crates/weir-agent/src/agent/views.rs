@@ -92,6 +92,10 @@ impl Agent {
         }
         warnings.extend(self.datapath.pacing_failure.iter().map(|e| format!("sockets are not paced: {e}")));
         warnings.extend(self.datapath.rules_failure.iter().map(|e| format!("selectors select nothing: {e}")));
+        let twice = |(device, e): (&String, &String)| {
+            format!("outer packets of tunnel {device} are charged to host, beside the inner ones: {e}")
+        };
+        warnings.extend(self.datapath.tunnel_failures.iter().map(twice));
         warnings.extend(self.congestion.failure().map(str::to_owned));
         warnings.extend(self.datapath.failures.values().cloned());
         warnings.extend(self.promises.error().cloned());

@@ -26,7 +26,10 @@
  * the kernel's routes for the link. A packet that leaves by another one all the same, for example by a
  * mark of netfilter, is charged there again by its class, and counted.
  *
- * Both are fail-open: whatever is not understood goes its way.
+ * weir_tunnel runs where packets enter a tunnel of WireGuard (tunnel.h). There it names the class of what no
+ * port has seen, so that weir_uplink charges the outer packet once.
+ *
+ * All are fail-open: whatever is not understood goes its way.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -106,6 +109,7 @@ struct {
 	__type(value, __u32);
 } weir_user SEC(".maps");
 
+#include "tunnel.h"
 #include "route.h"
 
 /* Reads what is needed of a packet, and tells the scheduler what it needs. */
@@ -135,17 +139,19 @@ static __always_inline __s32 link_header(const struct weir_config *cfg)
 	return cfg->pacing & WEIR_BARE ? 0 : LINK_HEADER;
 }
 
-/* Counts what the scheduler charges for a packet, and how much of it the uplink does not carry. */
-static __always_inline void weigh(struct __sk_buff *skb, const struct weir_config *cfg, __u32 handle)
+/*
+ * Counts what the scheduler charges for a packet, and how much of it the uplink does not carry. `header`: bytes
+ * of its link header on the ifb.
+ */
+static __always_inline void weigh(struct __sk_buff *skb, __u32 handle, __u32 header)
 {
 	struct weir_counters *c = bpf_map_lookup_elem(&weir_counters, &handle);
 	__s32 excess = excess_of(skb->cb[WEIR_CB_EXCESS]);
 	__u32 segments = skb->gso_segs ? skb->gso_segs : 1;
-	__u32 headers = WEIR_IP_TCP_HEADERS + link_header(cfg) + excess;
 
 	if (!c)
 		return;
-	c->weighed_bytes += skb->len + (segments - 1) * headers;
+	c->weighed_bytes += skb->len + (segments - 1) * (WEIR_IP_TCP_HEADERS + header);
 	c->excess_bytes += (__s64)excess * segments;
 }
 
@@ -170,10 +176,11 @@ static __always_inline int is_marked(const struct __sk_buff *skb, const struct w
 	return handle == cfg->control_handle || bpf_map_lookup_elem(&weir_counters, &handle);
 }
 
-static __always_inline void classify(struct __sk_buff *skb, const struct weir_config *cfg, __u32 handle)
+static __always_inline void classify(struct __sk_buff *skb, const struct weir_config *cfg, __u32 handle,
+				     __u32 header)
 {
-	if ((cfg->pacing & (WEIR_BARE | WEIR_WEIGHED)) == (WEIR_BARE | WEIR_WEIGHED))
-		weigh(skb, cfg, handle);
+	if (cfg->pacing & WEIR_WEIGHED && cfg->pacing & (WEIR_BARE | WEIR_TUNNELS))
+		weigh(skb, handle, header);
 	skb->priority = handle;
 	mark(skb, cfg, handle);
 }
@@ -217,11 +224,22 @@ static __always_inline void name_class(struct __sk_buff *skb, const struct weir_
 	skb->tc_index = cfg->pacing & WEIR_NAMED && class & MARK_NAMES ? 0 : class & 0xffff;
 }
 
-/* The class of a packet from a container; 0 if weir does not schedule it. *of_link: its link. */
-static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir_config *cfg,
-					const struct weir_config **of_link)
+/* Bytes that the tunnel of a packet from a port adds to each of its segments. */
+static __always_inline __u32 added_by(struct __sk_buff *skb, const struct weir_tunnel *tunnel, __u32 header)
 {
-	__u32 port = skb->ifindex, own, class, number;
+	__u32 segments = skb->gso_segs ? skb->gso_segs : 1;
+
+	return tunnel_bytes(tunnel, bpf_map_lookup_elem(&weir_outers, &tunnel->number), skb->len - header, segments);
+}
+
+/*
+ * The class of a packet from a container; 0 if weir does not schedule it. *of_link: its link. *header: bytes of
+ * its link header.
+ */
+static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir_config *cfg,
+					const struct weir_config **of_link, __u32 *header)
+{
+	__u32 port = skb->ifindex, own, class, added = 0;
 	int is_local, is_usual = 1;
 	struct packet p;
 	__u32 *handle;
@@ -237,15 +255,21 @@ static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir
 	parse(skb, &p);
 	own = *handle & ~WEIR_PORT_BARE;
 	is_local = !cfg->charge_local && p.is_ip && bpf_map_lookup_elem(&weir_local, &p.to);
-	if (!is_local && cfg->pacing & WEIR_SEVERAL) {
-		number = link_of(skb, cfg, &p);
-		is_usual = number == cfg->usual_link;
-		cfg = config_of(number);
-		if (!cfg)
-			return 0;
-		*of_link = cfg;
+	*header = *handle & WEIR_PORT_BARE ? 0 : LINK_HEADER;
+	if (!is_local && cfg->pacing & (WEIR_SEVERAL | WEIR_TUNNELS)) {
+		struct way_out out = way_of(skb, cfg, &p);
+
+		if (out.tunnel)
+			added = added_by(skb, out.tunnel, *header);
+		if (cfg->pacing & WEIR_SEVERAL) {
+			is_usual = out.link == cfg->usual_link;
+			cfg = config_of(out.link);
+			if (!cfg)
+				return 0;
+			*of_link = cfg;
+		}
 	}
-	skb->cb[WEIR_CB_EXCESS] = EXCESS_NONE + (*handle & WEIR_PORT_BARE ? 0 : LINK_HEADER) - link_header(cfg);
+	skb->cb[WEIR_CB_EXCESS] = EXCESS_NONE + *header - link_header(cfg) - added;
 	if (!is_local && p.is_control && takes_control(skb, port))
 		return is_on(cfg) ? cfg->control_handle : 0;
 	class = by_rules(skb, cfg, &p, own);
@@ -268,19 +292,19 @@ SEC("tc")
 int weir_port(struct __sk_buff *skb)
 {
 	const struct weir_config *cfg = config(), *of_link = cfg;
-	__u32 handle;
+	__u32 handle, header = 0;
 
 	/* Packets that come back from user space come back here. */
 	if (cfg && cfg->pacing & WEIR_USER && skb->tc_index == cfg->cookie)
 		return NEXT;
-	handle = port_class(skb, cfg, &of_link);
+	handle = port_class(skb, cfg, &of_link, &header);
 	if (!handle || !of_link)
 		return NEXT;
 	if (of_link->pacing & WEIR_IN_PLACE)
 		return in_place(skb, of_link, handle);
 	if (of_link->pacing & WEIR_USER)
 		return hand_over(skb, handle, 0);
-	classify(skb, of_link, handle);
+	classify(skb, of_link, handle, header);
 	return bpf_redirect(of_link->ifb_index, 0);
 }
 
@@ -294,7 +318,7 @@ SEC("tc")
 int weir_port_match(struct __sk_buff *skb)
 {
 	const struct weir_config *cfg = config(), *of_link = cfg;
-	__u32 handle = port_class(skb, cfg, &of_link);
+	__u32 header = 0, handle = port_class(skb, cfg, &of_link, &header);
 
 	if (!handle || !cfg || !of_link)
 		return NO_MATCH;
@@ -302,7 +326,7 @@ int weir_port_match(struct __sk_buff *skb)
 		name_class(skb, cfg, handle);
 		return NO_MATCH;
 	}
-	classify(skb, of_link, handle);
+	classify(skb, of_link, handle, header);
 	return MATCH;
 }
 
@@ -355,12 +379,50 @@ static __always_inline __u32 marked_elsewhere(struct __sk_buff *skb, const struc
 	return c || handle == cfg->control_handle ? handle : 0;
 }
 
+/* Whether a port has named the packet's class, or a link's scheduler has let it pass. */
+static __always_inline int is_known(struct __sk_buff *skb, const struct weir_config *cfg)
+{
+	__u32 number;
+
+	if (named_class(skb, cfg) || is_marked(skb, cfg))
+		return 1;
+	if (!(cfg->pacing & WEIR_SEVERAL))
+		return 0;
+#pragma unroll
+	for (number = 0; number < WEIR_LINKS; number++) {
+		const struct weir_config *other = config_of(number);
+
+		if (other && is_marked(skb, other))
+			return 1;
+	}
+	return 0;
+}
+
+/* At the egress of a tunnel that is over a link: the packet's state goes on in its hash. */
+SEC("tc")
+int weir_tunnel(struct __sk_buff *skb)
+{
+	const struct weir_config *cfg = config();
+	const struct weir_tunnel *tunnel = tunnel_at(skb->ifindex);
+	struct packet p;
+
+	if (!cfg || !tunnel)
+		return NEXT;
+	if (!is_known(skb, cfg)) {
+		read_headers(skb, &p);
+		name_class(skb, cfg, by_rules(skb, cfg, &p, skb->ingress_ifindex ? cfg->default_handle
+										 : host_class(skb, cfg)));
+	}
+	bpf_set_hash(skb, CARRIED(tunnel->number, skb->tc_index) ^ cfg->tunnel_key);
+	return NEXT;
+}
+
 SEC("tc")
 int weir_uplink(struct __sk_buff *skb)
 {
 	const struct weir_config *cfg = config();
-	__u32 handle, from, number;
-	int is_usual = 1;
+	__u32 handle, from, carried, number = 0;
+	int is_usual = 1, is_outer = 0;
 	struct packet p;
 
 	if (cfg && cfg->pacing & WEIR_SEVERAL) {
@@ -373,6 +435,15 @@ int weir_uplink(struct __sk_buff *skb)
 	if (is_marked(skb, cfg))
 		return cfg->pacing & (WEIR_IN_PLACE | WEIR_USER) ? NEXT : NO_MATCH;
 	parse(skb, &p);
+	if (cfg->pacing & WEIR_TUNNELS && leaves_tunnel(skb, cfg, &p, number, &carried)) {
+		is_outer = 1;
+		skb->tc_index = carried;
+		if (is_marked(skb, cfg)) {
+			/* Of the outer flow the mark names no class: each class's packets are in it. */
+			skb->tc_index = cfg->cookie;
+			return cfg->pacing & (WEIR_IN_PLACE | WEIR_USER) ? NEXT : NO_MATCH;
+		}
+	}
 	skb->cb[WEIR_CB_EXCESS] = EXCESS_NONE;
 	from = skb->ingress_ifindex;
 	handle = named_class(skb, cfg);
@@ -393,7 +464,9 @@ int weir_uplink(struct __sk_buff *skb)
 		return in_place(skb, cfg, handle);
 	if (cfg->pacing & WEIR_USER)
 		return hand_over(skb, handle, 1);
-	classify(skb, cfg, handle);
+	classify(skb, cfg, handle, link_header(cfg));
+	if (is_outer)
+		skb->tc_index = cfg->cookie;
 	return MATCH;
 }
 

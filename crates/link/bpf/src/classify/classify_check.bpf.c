@@ -26,3 +26,29 @@
 CHECK(port)
 CHECK(port_match)
 CHECK(uplink)
+
+/*
+ * A packet enters a tunnel, with skb->tc_index from skb->cb. Its hash comes back there.
+ */
+SEC("tc")
+__attribute__((flatten)) int check_tunnel(struct __sk_buff *skb)
+{
+	int verdict;
+
+	skb->tc_index = skb->cb[CHECK_CB_IN];
+	verdict = weir_tunnel(skb);
+	skb->cb[CHECK_CB_OUT] = skb->hash;
+	return verdict;
+}
+
+/* A packet leaves by the uplink with the hash in skb->cb. Its skb->tc_index comes back there. */
+SEC("tc")
+__attribute__((flatten)) int check_outer(struct __sk_buff *skb)
+{
+	int verdict;
+
+	bpf_set_hash(skb, skb->cb[CHECK_CB_IN]);
+	verdict = weir_uplink(skb);
+	skb->cb[CHECK_CB_OUT] = skb->tc_index;
+	return verdict;
+}

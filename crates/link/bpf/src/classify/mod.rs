@@ -55,15 +55,17 @@ pub struct ClassifierConfig {
     pub cookie: u32,
     /// Of [`PACED`](ClassifierConfig::PACED), [`IN_PLACE`](ClassifierConfig::IN_PLACE),
     /// [`USER`](ClassifierConfig::USER), [`BARE`](ClassifierConfig::BARE),
-    /// [`WEIGHED`](ClassifierConfig::WEIGHED), [`NAMED`](ClassifierConfig::NAMED) and
-    /// [`SEVERAL`](ClassifierConfig::SEVERAL).
+    /// [`WEIGHED`](ClassifierConfig::WEIGHED), [`NAMED`](ClassifierConfig::NAMED),
+    /// [`SEVERAL`](ClassifierConfig::SEVERAL) and [`TUNNELS`](ClassifierConfig::TUNNELS).
     pub pacing: u32,
     /// 1 or 2: the set of rules in force ([`Classifier::load_rules`]); 0: none.
     pub rules: u32,
     /// The number of the link of packets that no route sends by another one.
     pub usual_link: u32,
+    /// A random number. Hashes of packets in tunnels carry a mark by it ([`Tunnel`]).
+    pub tunnel_key: u32,
 }
-const _: () = assert!(size_of::<ClassifierConfig>() == 40, "intf.h states this size");
+const _: () = assert!(size_of::<ClassifierConfig>() == 44, "intf.h states this size");
 
 impl ClassifierConfig {
     /// Sockets are told apart by class, for [`Pacer`](crate::Pacer).
@@ -74,13 +76,16 @@ impl ClassifierConfig {
     pub const USER: u32 = 4;
     /// The uplink's packets have no Ethernet header.
     pub const BARE: u32 = 8;
-    /// The scheduler charges bytes that such an uplink does not carry: they are counted, for [`Weights`].
+    /// The scheduler charges bytes that such an uplink does not carry, or lacks bytes that a tunnel adds. They
+    /// are counted, for [`Weights`].
     pub const WEIGHED: u32 = 16;
     /// Marks of packets that have passed the scheduler name their class, for [`Download`](crate::Download).
     pub const NAMED: u32 = 32;
     /// Several links are shared: a port's packets go by the link that their route takes ([`Way`]). Marks name
     /// their class then.
     pub const SEVERAL: u32 = 64;
+    /// A tunnel leads over a link ([`Tunnel`]).
+    pub const TUNNELS: u32 = 128;
     /// The most links that are shared.
     pub const LINKS: u32 = 4;
     /// Beside a port's handle: its packets have no Ethernet header.
@@ -92,7 +97,7 @@ impl ClassifierConfig {
         cookie ^ link << 12
     }
 
-    pub(crate) fn bytes(&self) -> [u8; 40] {
+    pub(crate) fn bytes(&self) -> [u8; 44] {
         let words = [
             self.ifb_index,
             self.control_handle,
@@ -104,8 +109,9 @@ impl ClassifierConfig {
             self.pacing,
             self.rules,
             self.usual_link,
+            self.tunnel_key,
         ];
-        let mut bytes = [0; 40];
+        let mut bytes = [0; 44];
         for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
             chunk.copy_from_slice(&word.to_ne_bytes());
         }
@@ -113,7 +119,29 @@ impl ClassifierConfig {
     }
 }
 
-/// `struct weir_way` of intf.h: how packets that enter at a port go on, where several links are shared.
+/// `struct weir_tunnel` of intf.h: a tunnel of WireGuard whose packets leave by a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tunnel {
+    /// Below [`Tunnel::MOST`], and no other tunnel's.
+    pub number: u32,
+    /// The device's, bytes. Padding ends there.
+    pub mtu: u32,
+}
+
+impl Tunnel {
+    /// The most tunnels that are known at a time.
+    pub const MOST: u32 = 16;
+
+    pub(crate) fn bytes(self) -> [u8; 8] {
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&self.number.to_ne_bytes());
+        bytes[4..].copy_from_slice(&self.mtu.to_ne_bytes());
+        bytes
+    }
+}
+
+/// `struct weir_way` of intf.h: how packets that enter at a port go on, where several links are shared or a
+/// tunnel leads over one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// The kernel's routes decide. The interface of this index routes them: the port, or its bridge.
@@ -176,6 +204,8 @@ impl Classifier {
     pub const PORT_PROGRAM: &'static str = "weir_port";
     /// The name under which the kernel knows the program at the uplink.
     pub const UPLINK_PROGRAM: &'static str = "weir_uplink";
+    /// The name under which the kernel knows the program at the egress of tunnels.
+    pub const TUNNEL_PROGRAM: &'static str = "weir_tunnel";
 
     /// Loads the programs; nothing is attached yet.
     ///
@@ -224,6 +254,12 @@ impl Classifier {
         self.skeleton.progs.weir_uplink.as_fd().as_raw_fd()
     }
 
+    /// The program for the egress of tunnels.
+    #[must_use]
+    pub fn tunnel_program(&self) -> BorrowedFd<'_> {
+        self.skeleton.progs.weir_tunnel.as_fd()
+    }
+
     /// Tells the programs where everything of a link is, by the link's number.
     ///
     /// # Errors
@@ -245,6 +281,17 @@ impl Classifier {
         restore(&self.skeleton.maps.weir_links, keyed, |_| true)
             .map(drop)
             .map_err(|source| Error { what: "map the links' devices", source })
+    }
+
+    /// Makes the tunnels the given ones, by the indices of their devices.
+    ///
+    /// # Errors
+    /// [`Error`]: the map holds [`Tunnel::MOST`].
+    pub fn set_tunnels(&self, tunnels: &BTreeMap<u32, Tunnel>) -> Result<(), Error> {
+        let keyed = tunnels.iter().map(|(index, tunnel)| (index.to_ne_bytes(), tunnel.bytes()));
+        restore(&self.skeleton.maps.weir_tunnels, keyed, |_| true)
+            .map(drop)
+            .map_err(|source| Error { what: "map the tunnels' devices", source })
     }
 
     /// Says how packets of a port go on, or forgets it.

@@ -7,7 +7,7 @@ use libbpf_rs::{Error as BpfError, ErrorKind, MapCore, MapFlags};
 
 use super::rules::{self, RuleSet};
 use crate::{
-    Classifier, ClassifierConfig, Error, LocalPrefix, Pacer, Way,
+    Classifier, ClassifierConfig, Error, LocalPrefix, Pacer, Tunnel, Way,
     common::entries::{entries, ignore},
     pacing,
 };
@@ -19,7 +19,9 @@ pub struct Wanted<'a> {
     pub configs: &'a [ClassifierConfig],
     /// Indices of devices and the numbers of the links by which they lead out.
     pub links: &'a BTreeMap<u32, u32>,
-    /// Interface indices and how their packets go on, where several links are shared.
+    /// Indices of devices of tunnels that lead over a link.
+    pub tunnels: &'a BTreeMap<u32, Tunnel>,
+    /// Interface indices and how their packets go on, where several links are shared or a tunnel leads over one.
     pub ways: &'a BTreeMap<u32, Way>,
     /// Interface indices and the handles of their classes.
     pub ports: &'a BTreeMap<u32, u32>,
@@ -119,6 +121,9 @@ impl Classifier {
         let keyed = wanted.links.iter().map(|(index, number)| (index.to_ne_bytes(), number.to_ne_bytes()));
         let links = restore(&maps.weir_links, keyed, |_| true);
         restored.note("weir_links", "restore which devices lead out by each link", links);
+        let keyed = wanted.tunnels.iter().map(|(index, tunnel)| (index.to_ne_bytes(), tunnel.bytes()));
+        let tunnels = restore(&maps.weir_tunnels, keyed, |_| true);
+        restored.note("weir_tunnels", "restore which tunnels lead over a link", tunnels);
         let keyed = wanted.ways.iter().map(|(index, way)| (index.to_ne_bytes(), way.bytes()));
         let ways = restore(&maps.weir_ways, keyed, |_| true);
         restored.note("weir_ways", "restore how each interface's packets go on", ways);
@@ -221,6 +226,7 @@ mod tests {
     struct All {
         configs: Vec<ClassifierConfig>,
         links: BTreeMap<u32, u32>,
+        tunnels: BTreeMap<u32, Tunnel>,
         ways: BTreeMap<u32, Way>,
         ports: BTreeMap<u32, u32>,
         cgroups: BTreeMap<u64, u32>,
@@ -233,6 +239,7 @@ mod tests {
             Wanted {
                 configs: &self.configs,
                 links: &self.links,
+                tunnels: &self.tunnels,
                 ways: &self.ways,
                 ports: &self.ports,
                 cgroups: &self.cgroups,
@@ -260,6 +267,7 @@ mod tests {
         let all = All {
             configs: vec![config, second],
             links: BTreeMap::from([(2, 0), (3, 1)]),
+            tunnels: BTreeMap::from([(8, Tunnel { number: 0, mtu: 1420 })]),
             ways: BTreeMap::from([(1, Way::Routed(5)), (2, Way::Bridged(1))]),
             ports: (1..=1000).map(|n| (n, 0x1_0000 + n)).collect(),
             cgroups: BTreeMap::from([(77, 0x1_0010), (78, 0x1_0011)]),
@@ -274,6 +282,7 @@ mod tests {
         let written = [
             ("weir_config", 2),
             ("weir_links", 2),
+            ("weir_tunnels", 1),
             ("weir_ways", 2),
             ("weir_ports", 1000),
             ("weir_cgroups", 2),
@@ -286,6 +295,7 @@ mod tests {
         classifier.configure(0, &config).unwrap();
         classifier.load_rules(2, rules).unwrap();
         classifier.set_links(&all.links).unwrap();
+        classifier.set_tunnels(&all.tunnels).unwrap();
         classifier.set_way(1, Some(Way::Routed(5))).unwrap();
         local.iter().for_each(|prefix| classifier.set_local(*prefix, true).unwrap());
         assert_eq!(classifier.restore(&wanted).maps, []);
@@ -296,6 +306,7 @@ mod tests {
         let maps = &classifier.skeleton.maps;
         classifier.configure(1, &ClassifierConfig::default()).unwrap();
         classifier.set_links(&BTreeMap::from([(2, 0), (3, 0)])).unwrap();
+        classifier.set_tunnels(&BTreeMap::from([(9, Tunnel { number: 0, mtu: 1420 })])).unwrap();
         classifier.set_way(1, Some(Way::Bridged(1))).unwrap();
         classifier.set_way(2, None).unwrap();
         classifier.set_way(9, Some(Way::Routed(9))).unwrap();
@@ -312,6 +323,7 @@ mod tests {
         let some = [
             ("weir_config", 1),
             ("weir_links", 1),
+            ("weir_tunnels", 2),
             ("weir_ways", 3),
             ("weir_ports", 3),
             ("weir_cgroups", 1),

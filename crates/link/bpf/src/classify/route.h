@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The link by which a container's packet leaves, where several are shared.
+ * The way out of a container's packet: the link by which it leaves, where several are shared, and the tunnel
+ * that is over the link.
  *
  * A port of a bridge that has an uplink as another port leaves by that one. Else bpf_fib_lookup
  * (net/core/filter.c) asks the kernel's routes and rules, as the forwarding path does later. Netfilter may
@@ -102,18 +103,38 @@ static __always_inline __u32 routed_by(struct __sk_buff *skb, const struct packe
 	}
 }
 
-/* The number of the link by which a container's packet leaves. */
-static __always_inline __u32 link_of(struct __sk_buff *skb, const struct weir_config *cfg, const struct packet *p)
+struct way_out {
+	__u32 link; /* its number */
+	const struct weir_tunnel *tunnel; /* NULL: the packet leaves by none */
+};
+
+/* Where a container's packet leaves. */
+static __always_inline struct way_out way_of(struct __sk_buff *skb, const struct weir_config *cfg,
+					     const struct packet *p)
 {
 	__u32 port = skb->ifindex, from = port, device;
 	const struct weir_way *way = bpf_map_lookup_elem(&weir_ways, &port);
+	struct way_out out = { .link = cfg->usual_link };
 
-	if (way && way->link)
-		return way->link - 1;
+	if (way && way->link) {
+		out.link = way->link - 1;
+		return out;
+	}
 	if (way)
 		from = way->from;
 	device = p->is_ip ? routed_by(skb, p, from) : 0;
-	return device ? link_at(device, cfg) : cfg->usual_link;
+	if (!device)
+		return out;
+	out.tunnel = tunnel_at(device);
+	if (out.tunnel) {
+		const struct weir_outer *outer = bpf_map_lookup_elem(&weir_outers, &out.tunnel->number);
+
+		if (outer && outer->headers)
+			out.link = outer->link;
+		return out;
+	}
+	out.link = link_at(device, cfg);
+	return out;
 }
 
 #endif

@@ -12,7 +12,7 @@ use super::{
     Classifier, ClassifierConfig,
     model::{Model, Outcome, Place, prefix},
 };
-use crate::{RuleSet, SelectorRule};
+use crate::{RuleSet, SelectorRule, Tunnel};
 
 /// Offsets in `struct __sk_buff`.
 const PRIORITY: usize = 32;
@@ -39,6 +39,7 @@ const CONFIG: ClassifierConfig = ClassifierConfig {
     pacing: 0,
     rules: 0,
     usual_link: 0,
+    tunnel_key: 0x5eed_1e55,
 };
 /// Frames before the node is another one.
 const A_NODE: u64 = 200;
@@ -367,4 +368,115 @@ fn random_frames_are_classified_as_the_model_says() {
     for times in [control, refused_control, local, by_rule, named, fragments, later_fragments] {
         assert!(times >= count / 500, "the frames do not reach all: {seen:?}");
     }
+}
+
+/// IPv4 or IPv6, UDP, and the beginning of WireGuard's message of this type.
+fn outer(is_v6: bool, protocol: u8, message: u32) -> Vec<u8> {
+    let a = addresses();
+    let mut frame = [a.far.as_slice(), &a.own, if is_v6 { &[0x86, 0xdd] } else { &[8, 0] }].concat();
+    if is_v6 {
+        frame.extend([0x60, 0, 0, 0, 0, 40, protocol, 64]);
+        frame.extend(a.host6.octets());
+        frame.extend(a.server6.octets());
+    } else {
+        frame.extend([0x45, 0, 0, 60, 0, 1, 0, 0, 64, protocol, 0, 0]);
+        frame.extend(a.host.octets());
+        frame.extend(a.server.octets());
+    }
+    frame.extend([0xca, 0x6c, 0xca, 0x6c, 0, 40, 0, 0]);
+    frame.extend(message.to_le_bytes());
+    frame.extend([0; 28]);
+    frame
+}
+
+/// The class and the rest of what a check program says of a frame, by a word in `skb->cb`.
+fn checked(kernel: &Kernel, name: &str, frame: &[u8], from: u32, word: u32) -> (i32, u32, u32) {
+    let program =
+        kernel.check.progs_mut().find(|program| program.name() == OsStr::new(name)).expect("it is there");
+    let mut context = [0; CONTEXT];
+    context[INGRESS..INGRESS + 4].copy_from_slice(&from.to_ne_bytes());
+    context[CB + 12..CB + 16].copy_from_slice(&word.to_ne_bytes());
+    let mut after = context;
+    let input = ProgramInput {
+        context_in: Some(&mut context),
+        context_out: Some(&mut after),
+        data_in: Some(frame),
+        ..Default::default()
+    };
+    let verdict = program.test_run(input).expect("it runs").return_value.cast_signed();
+    (verdict, words(&after[PRIORITY..PRIORITY + 4])[0], words(&after[CB + 16..CB + 20])[0])
+}
+
+#[test]
+fn packets_of_a_tunnel_keep_their_state_in_their_hash() {
+    let Some(kernel) = Kernel::load() else { return };
+    let several = ClassifierConfig::TUNNELS | ClassifierConfig::NAMED;
+    let config = ClassifierConfig { pacing: several, ..CONFIG };
+    let model = Model {
+        config,
+        port: None,
+        local: Vec::new(),
+        rules: Vec::new(),
+        tracked: vec![OWN, OTHER],
+        has_room: true,
+        datagrams: HashMap::new(),
+    };
+    kernel.configure(&model);
+    let number = 5;
+    // Frames come by the loopback device, and so it is the tunnel.
+    let tunnel = Tunnel { number, mtu: 1420 };
+    kernel.classifier.set_tunnels(&std::collections::BTreeMap::from([(PORT, tunnel)])).unwrap();
+    let scheduled = (CONFIG.cookie ^ (OWN & 0xfff) | 0x8000) & 0xffff;
+    let cookie = CONFIG.cookie;
+    let inner = outer(false, 17, 0);
+    let carried = |mark: u32| (number << 16 | mark) ^ config.tunnel_key;
+    // A mark or a name is carried as it is. The host's own packets get the host's name.
+    for (mark, of_inner) in [
+        (scheduled, scheduled),
+        (cookie, cookie),
+        (OTHER & 0xffff, OTHER & 0xffff),
+        (0, CONFIG.host_handle & 0xffff),
+        (u32::from(UNTRACKED), CONFIG.host_handle & 0xffff),
+    ] {
+        let (verdict, _, hash) = checked(&kernel, "check_tunnel", &inner, 0, mark);
+        assert_eq!((verdict, hash), (-1, carried(of_inner)), "tc_index {mark:#x} enters");
+    }
+    let (_, _, hash) = checked(&kernel, "check_tunnel", &inner, 9, 0);
+    assert_eq!(hash, carried(CONFIG.default_handle & 0xffff), "a stranger's packet enters");
+
+    // A scheduled packet passes at the uplink. A named one is charged to its class, and learns no flow.
+    const NO_MATCH: i32 = 0;
+    for is_v6 in [false, true] {
+        let data = outer(is_v6, 17, 4);
+        for mark in [scheduled, cookie] {
+            let out = checked(&kernel, "check_outer", &data, 0, carried(mark));
+            assert_eq!(out, (NO_MATCH, 0, cookie), "{mark:#x} has been charged");
+        }
+        let out = checked(&kernel, "check_outer", &data, 0, carried(OTHER & 0xffff));
+        assert_eq!(out, (-1, OTHER, cookie), "a named packet is charged to its class");
+        let seen =
+            kernel.classifier.skeleton.maps.weir_outers.lookup(&number.to_ne_bytes(), MapFlags::ANY).unwrap();
+        let headers = if is_v6 { 80 } else { 60 };
+        assert_eq!(words(&seen.expect("an entry")), [0, headers], "the headers are learned");
+    }
+    // Packets of another type, protocol, key or number are the host's. Those that a device brought are
+    // a stranger's.
+    let data = outer(false, 17, 4);
+    let host = (-1, CONFIG.host_handle);
+    for (frame, from, hash, class) in [
+        (&outer(false, 17, 1), 0, carried(scheduled), host),
+        (&outer(false, 6, 4), 0, carried(scheduled), host),
+        (&outer(true, 17, 2), 0, carried(scheduled), host),
+        (&data, 0, carried(scheduled) ^ 1 << 31, host),
+        (&data, 0, carried(scheduled) ^ 16 << 16, host),
+        (&data, 0, scheduled, host),
+        (&data, 9, carried(scheduled), (-1, CONFIG.default_handle)),
+    ] {
+        let (verdict, priority, _) = checked(&kernel, "check_outer", frame, from, hash);
+        assert_eq!((verdict, priority), class, "hash {hash:#x} from {from}: {frame:02x?}");
+    }
+    // Without tunnels a hash says nothing.
+    kernel.classifier.configure(0, &CONFIG).unwrap();
+    let (verdict, priority, _) = checked(&kernel, "check_outer", &data, 0, carried(scheduled));
+    assert_eq!((verdict, priority), host);
 }

@@ -11,6 +11,7 @@
 #define WEIR_WEIGHED 16 /* the scheduler cannot charge by link.h: count what it charges too much */
 #define WEIR_NAMED 32   /* marks in skb->tc_index name the class, for the download (mark.h) */
 #define WEIR_SEVERAL 64 /* several links are shared, and marks name the class */
+#define WEIR_TUNNELS 128 /* a tunnel leads over a link (tunnel.h) */
 
 /* The most links that are shared. Each has a number below. */
 #define WEIR_LINKS 4
@@ -30,13 +31,23 @@ struct weir_config { /* one a link; written by user space, only read in the kern
 	__u32 charge_local;   /* 1: node-local traffic is charged to the link too */
 	__u32 cgroup_levels;  /* bit n: classes exist at depth n of the cgroup tree */
 	__u32 cookie;         /* 16 bits: marks in skb->tc_index what has passed the link's scheduler (mark.h) */
-	__u32 pacing;         /* WEIR_PACED to WEIR_SEVERAL */
+	__u32 pacing;         /* WEIR_PACED to WEIR_TUNNELS */
 	__u32 rules;          /* 1 or 2: which set of rules is in force (select.h); 0: none */
 	__u32 usual_link;     /* number of the link of packets that no route sends by another one */
+	__u32 tunnel_key;     /* of hashes that carry a mark through a tunnel */
 };
-_Static_assert(sizeof(struct weir_config) == 40, "user space maps this layout");
+_Static_assert(sizeof(struct weir_config) == 44, "user space maps this layout");
 
-struct weir_way { /* of what enters at a port, where several links are shared */
+/* The most tunnels that are known. Each has a number below. */
+#define WEIR_TUNNEL_NUMBERS 16
+
+struct weir_tunnel { /* written by user space, only read in the kernel */
+	__u32 number;
+	__u32 mtu;
+};
+_Static_assert(sizeof(struct weir_tunnel) == 8, "user space maps this layout");
+
+struct weir_way { /* of what enters at a port, where several links are shared or a tunnel leads over one */
 	__u32 from; /* index of the interface that routes it: the port, or its bridge */
 	__u32 link; /* 1 + number of the link that is a port of the same bridge; 0: a route decides */
 };

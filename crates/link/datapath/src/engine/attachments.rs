@@ -7,7 +7,7 @@ use std::{
 
 use nix::errno::Errno;
 use weir_bpf::{
-    Classifier, ClassifierConfig, EarlierPacing, LocalPrefix, RuleSet, SelectorRule, Way, attach,
+    Classifier, ClassifierConfig, EarlierPacing, LocalPrefix, RuleSet, SelectorRule, Tunnel, Way, attach,
 };
 use weir_netlink::{
     Netlink, Request,
@@ -15,11 +15,12 @@ use weir_netlink::{
 };
 
 pub(crate) use self::beside::{DownloadHooks, SignalHooks, earlier_download};
-pub use self::repair::Repairs;
+pub use self::{repair::Repairs, tunnels::TunnelDevice};
 use super::{EngineError, EngineKind, MAX_LINKS};
 
 mod beside;
 mod repair;
+mod tunnels;
 mod uplinks;
 
 /// Priority of weir's filters: late enough for others to come first.
@@ -91,8 +92,12 @@ pub struct Attachments {
     of_link: [OfLink; MAX_LINKS as usize],
     /// Devices that lead out and the numbers of their links, by their indices, where several links are shared.
     leading: BTreeMap<u32, u32>,
-    /// How the ports' packets go on, where several links are shared.
+    /// How the ports' packets go on, where several links are shared or a tunnel leads over one.
     ways: BTreeMap<u32, Way>,
+    /// By the indices of the tunnels' devices.
+    tunnels: BTreeMap<u32, tunnels::Caught>,
+    /// The tunnels that the programs know.
+    told_tunnels: BTreeMap<u32, Tunnel>,
     ports: BTreeMap<u32, PortClass>,
     /// Ports without an Ethernet header, from which a program cannot redirect: a filter does.
     headless: BTreeSet<u32>,
@@ -124,6 +129,8 @@ impl Attachments {
             of_link: Default::default(),
             leading: BTreeMap::new(),
             ways: BTreeMap::new(),
+            tunnels: BTreeMap::new(),
+            told_tunnels: BTreeMap::new(),
             ports: BTreeMap::new(),
             headless: BTreeSet::new(),
             cgroups: BTreeMap::new(),
@@ -430,6 +437,7 @@ impl Attachments {
         for link in 0..MAX_LINKS {
             failures.extend(self.release_uplink(link).err());
         }
+        failures.extend(self.set_tunnels(&BTreeMap::new()).into_iter().map(|(_, e)| e));
         // Leftovers of an earlier agent on interfaces this one never caught.
         for (index, device) in self.created.clone() {
             failures.extend(self.unfilter(index, &device, Hook::Ingress).err());
@@ -447,11 +455,15 @@ impl Attachments {
                 continue;
             }
             uncatch_tcx(link.index, &link.name)?;
+            let is_tunnel = self.tunnels.contains_key(&link.index);
+            if !is_tunnel {
+                tunnels::uncatch_tunnel(link.index, &link.name)?;
+            }
             let number = (0..MAX_LINKS).find(|number| self.uplink(*number) == Some(link.index));
             let beside = number.map_or_else(beside::all, |number| self.unwanted_beside(number));
             self.unfilter_beside(link.index, &link.name, &beside)?;
             self.unfilter(link.index, &link.name, Hook::Ingress)?;
-            if number.is_none() {
+            if number.is_none() && !is_tunnel {
                 self.unfilter(link.index, &link.name, Hook::Egress)?;
             }
         }
@@ -479,5 +491,5 @@ fn uncatch_tcx(index: u32, device: &str) -> Result<(), EngineError> {
 }
 
 fn is_ours(name: Option<&str>) -> bool {
-    matches!(name, Some(Classifier::PORT_PROGRAM | Classifier::UPLINK_PROGRAM))
+    matches!(name, Some(Classifier::PORT_PROGRAM | Classifier::UPLINK_PROGRAM | Classifier::TUNNEL_PROGRAM))
 }

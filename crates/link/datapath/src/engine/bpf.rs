@@ -415,6 +415,7 @@ mod tests {
             delay_ms: 50,
             least_queue: Bytes(212_992),
             framing: None,
+            has_tunnels: false,
         }
     }
 

@@ -189,6 +189,7 @@ mod tests {
             delay_ms: 50,
             least_queue: Bytes(0),
             framing: None,
+            has_tunnels: false,
         };
         let member = |minor, weight, max: Option<u64>, allocation, backlogged| Member {
             minor,

@@ -27,8 +27,10 @@ pub struct Htb {
     nodes: Vec<tree::Node>,
     corrections: tree::Corrections,
     opened: Instant,
-    /// The ratio of HTB's bytes to the uplink's, where they differ.
+    /// The ratio of HTB's bytes to the uplink's. A download has none.
     scales: Option<Scales>,
+    /// The uplink's packets have no Ethernet header.
+    lacks_ethernet: bool,
     /// The header that tc counts of each packet.
     header: LinkHeader,
     /// The bytes of each class on the line, where its framing is known.
@@ -45,12 +47,10 @@ impl Htb {
     /// [`EngineError`]: no ifb or HTB in this kernel, missing rights, the name taken.
     pub fn open(uplink: Uplink<'_>, attachments: &Attachments) -> Result<Htb, EngineError> {
         let mut ifb = Ifb::open(uplink, 1)?;
-        let scales = if ifb.lacks_ethernet(uplink.device) {
-            Some(Scales::new(attachments.classifier().weights()?))
-        } else {
-            None
-        };
-        Htb::on(ifb, scales, LinkHeader::Ethernet)
+        let lacks_ethernet = ifb.lacks_ethernet(uplink.device);
+        let scales = Scales::new(attachments.classifier().weights()?);
+        let htb = Htb::on(ifb, Some(scales), LinkHeader::Ethernet)?;
+        Ok(Htb { lacks_ethernet, ..htb })
     }
 
     /// The same for what arrives by a link. Its packets are as the uplink carries them.
@@ -72,6 +72,7 @@ impl Htb {
             corrections: tree::Corrections::default(),
             opened: Instant::now(),
             scales,
+            lacks_ethernet: false,
             header,
             framed: None,
             holds: false,
@@ -122,7 +123,7 @@ impl Htb {
         let mut wanted = self.nodes.clone();
         self.corrections.correct(&mut wanted);
         if let Some(scales) = &self.scales {
-            wanted.iter_mut().for_each(|node| scales.scale_to_htb(&mut node.class));
+            wanted.iter_mut().for_each(|node| scales.scale_to_htb(node));
         }
         if self.holds {
             self.hold(&mut wanted);
@@ -226,6 +227,9 @@ impl Engine for Htb {
         tree::build(&plan, &mut self.nodes);
         self.corrections.follow(&plan, &self.nodes, hold);
         LineCounts::follow(&mut self.framed, shape.framing);
+        if let Some(scales) = &mut self.scales {
+            scales.follow(self.lacks_ethernet || shape.has_tunnels);
+        }
         self.holds = hold;
         self.enforce()
     }

@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 
 use weir_netlink::{NetlinkError, tc::Counters};
 
-pub use attachments::{Attach, Attachments, Created, PortClass, Repairs};
+pub use attachments::{Attach, Attachments, Created, PortClass, Repairs, TunnelDevice};
 pub use bpf::BpfQdisc;
 pub use credit::Credit;
 pub use download::Download;
@@ -196,6 +196,16 @@ pub enum EngineError {
         /// The kernel's reason.
         errno: nix::errno::Errno,
     },
+    /// There is no number for this tunnel.
+    #[error(
+        "cannot follow packets into tunnel {device}: weir follows {most} tunnels at most; remove one of the others"
+    )]
+    TooManyTunnels {
+        /// The tunnel's device.
+        device: String,
+        /// [`weir_bpf::Tunnel::MOST`].
+        most: u32,
+    },
     /// The kernel has not got what the engine is made of.
     #[error("cannot use engine {engine}: {why}")]
     Lacking {
@@ -236,6 +246,7 @@ impl EngineError {
             | EngineError::Rules(_)
             | EngineError::Look { .. }
             | EngineError::NameTaken { .. }
+            | EngineError::TooManyTunnels { .. }
             | EngineError::Lacking { .. }
             | EngineError::NoRoom { .. } => false,
         }

@@ -33,6 +33,8 @@ pub struct Shape {
     pub least_queue: Bytes,
     /// The framing of the line behind the link. `None` charges packets as tc counts them.
     pub framing: Option<Framing>,
+    /// Tunnels lead over the link. They add headers behind the scheduler.
+    pub has_tunnels: bool,
 }
 
 impl Shape {

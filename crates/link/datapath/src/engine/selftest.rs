@@ -194,6 +194,7 @@ fn division() -> (Shape, Vec<Member>) {
         delay_ms: 50,
         least_queue: Bytes(278_528),
         framing: None,
+        has_tunnels: false,
     };
     let members = vec![
         member(FIRST, WEIGHTS[0], allocations[0], 1),

@@ -20,7 +20,9 @@ pub(crate) use promises::{Ledger, Promise};
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
+    hash::{BuildHasher, RandomState},
     path::{Path, PathBuf},
+    str::FromStr,
 };
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
@@ -426,17 +428,29 @@ impl Store {
 
     /// A number that stays the same on this node. It marks packets that passed the scheduler.
     pub(crate) fn cookie(&self) -> Result<u16, StoreError> {
-        let found = self.read("read", |tx| {
-            Ok(tx.open_table(META)?.get("cookie")?.and_then(|v| v.value().parse().ok()))
-        })?;
-        if let Some(cookie) = found {
-            return Ok(cookie);
-        }
         // The number is no secret. It only has to differ from the values of other software.
         let seed = std::process::id() ^ std::time::UNIX_EPOCH.elapsed().map_or(1, |t| t.subsec_nanos());
-        let cookie = (seed ^ seed >> 16) as u16 | 0x4001;
-        self.write("write", |change| change.insert(META, "cookie", &cookie.to_string()))?;
-        Ok(cookie)
+        self.constant("cookie", (seed ^ seed >> 16) as u16 | 0x4001)
+    }
+
+    /// A secret number that stays the same on this node. Packets in tunnels carry their marks by it, so that the
+    /// programs of two agents understand each other.
+    pub(crate) fn tunnel_key(&self) -> Result<u32, StoreError> {
+        let random = RandomState::new().hash_one(());
+        self.constant("tunnel-key", (random ^ random >> 32) as u32)
+    }
+
+    /// The number of this name; at first the given one.
+    fn constant<T: ToString + FromStr>(&self, name: &str, first: T) -> Result<T, StoreError> {
+        let found =
+            self.read("read", |tx| Ok(tx.open_table(META)?.get(name)?.and_then(|v| v.value().parse().ok())))?;
+        match found {
+            Some(number) => Ok(number),
+            None => {
+                self.write("write", |change| change.insert(META, name, &first.to_string()))?;
+                Ok(first)
+            }
+        }
     }
 }
 
@@ -472,7 +486,7 @@ mod tests {
             store.save_minors(&minors).unwrap();
             store.save_created(&created).unwrap();
             store.save_engine(Some("edt")).unwrap();
-            store.cookie().unwrap()
+            (store.cookie().unwrap(), store.tunnel_key().unwrap())
         };
         let store = Store::open(dir.path()).unwrap();
         assert_eq!(store.policies().unwrap(), layers);
@@ -480,11 +494,13 @@ mod tests {
         assert_eq!(store.history().unwrap(), history);
         assert_eq!(store.minors().unwrap(), minors);
         assert_eq!(store.created().unwrap(), created);
-        assert_eq!(store.cookie().unwrap(), cookie);
+        assert_eq!((store.cookie().unwrap(), store.tunnel_key().unwrap()), cookie);
         assert_eq!(store.engine().unwrap().as_deref(), Some("edt"));
         store.save_engine(None).unwrap();
         assert_eq!(store.engine().unwrap(), None);
-        assert_ne!(cookie, 0);
+        assert_ne!(cookie.0, 0);
+        let other = tempfile::tempdir().unwrap();
+        assert_ne!(Store::open(other.path()).unwrap().tunnel_key().unwrap(), cookie.1);
     }
 
     #[test]

@@ -35,6 +35,7 @@ impl Attachments {
         for link in 0..MAX_LINKS {
             self.repair_uplink(link, &mut repairs);
         }
+        self.repair_tunnels(&mut repairs);
         repairs
     }
 
@@ -44,6 +45,7 @@ impl Attachments {
         let restored = self.classifier.restore(&Wanted {
             configs: &self.configs(),
             links: &self.leading,
+            tunnels: &self.tunnels(),
             ways: &self.ways,
             ports: &ports,
             cgroups: &self.cgroups,

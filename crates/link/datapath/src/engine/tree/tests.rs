@@ -4,7 +4,15 @@ use proptest::prelude::*;
 use weir_share::Weight;
 
 fn shape(capacity: BitRate, split: bool) -> Shape {
-    Shape { capacity, split, mtu: 1500, delay_ms: 50, least_queue: Bytes(278_528), framing: None }
+    Shape {
+        capacity,
+        split,
+        mtu: 1500,
+        delay_ms: 50,
+        least_queue: Bytes(278_528),
+        framing: None,
+        has_tunnels: false,
+    }
 }
 
 fn make(shape: &Shape, groups: &[Group], members: &[Member], nodes: &mut Vec<Node>) {

@@ -13,6 +13,7 @@ const SHAPE: Shape = Shape {
     delay_ms: 50,
     least_queue: Bytes(278_528),
     framing: None,
+    has_tunnels: false,
 };
 
 fn member(minor: u16, min: Option<BitRate>, target: BitRate) -> Member {
