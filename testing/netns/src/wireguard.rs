@@ -11,12 +11,24 @@ pub const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 2));
 /// The tunnel's MTU, bytes.
 pub const TUNNEL_MTU: usize = 1420;
 
-/// Makes it, over addresses of this family. Its device at both ends is `wg0`.
+/// Makes it over the server's link, with addresses of this family. Its device at both ends is `wg0`.
 ///
 /// # Panics
 /// If this machine has no WireGuard.
 #[track_caller]
 pub fn connect(node: &Node, family: Family) {
+    match family {
+        Family::V4 => connect_between(node, "10.98.0.1", "10.98.0.2"),
+        Family::V6 => connect_between(node, "[fd98::1]", "[fd98::2]"),
+    }
+}
+
+/// The same between these addresses of the node and of the server.
+///
+/// # Panics
+/// As [`connect`].
+#[track_caller]
+pub fn connect_between(node: &Node, near: &str, far: &str) {
     let key = |netns: &Netns| netns.exec(&["wg", "genkey"]).expect("wg runs").stdout.trim().to_owned();
     let public = |netns: &Netns, key: &str| {
         let text = netns.exec(&["sh", "-ec", &format!("echo {key} | wg pubkey")]).expect("wg runs").stdout;
@@ -24,10 +36,6 @@ pub fn connect(node: &Node, family: Family) {
     };
     let (home, srv) = (node.topology.node(), node.topology.srv());
     let keys = [key(home), key(srv)];
-    let [near, far] = match family {
-        Family::V4 => ["10.98.0.1", "10.98.0.2"].map(str::to_owned),
-        Family::V6 => ["fd98::1", "fd98::2"].map(|address| format!("[{address}]")),
-    };
     for (netns, own, other, endpoint, address) in
         [(home, &keys[0], &keys[1], far, "10.78.0.1"), (srv, &keys[1], &keys[0], near, "10.78.0.2")]
     {

@@ -10,6 +10,7 @@ use weir_netlab::topology::{Family, Mode, Spec, Uplink};
 use weir_netns_tests::{
     EngineBounds, EngineKind, Node, Origin, Rate, Stream, can_have, containers, for_each_engine, kernel,
     measure_once,
+    two_links::{self, BY_SECOND, SECOND},
     wireguard::{self, FAR, TUNNEL_MTU},
 };
 use weir_units::BitRate;
@@ -18,6 +19,7 @@ for_each_engine!(queues:
     packets_in_a_tunnel_are_charged_once_with_its_headers,
     a_tunnel_over_ipv6_is_charged_its_longer_header,
     a_class_by_port_holds_in_a_tunnel,
+    a_tunnel_by_the_second_link_is_charged_there,
     a_tunnels_program_is_put_back_and_taken_away,
 );
 
@@ -153,6 +155,43 @@ fn a_class_by_port_holds_in_a_tunnel(engine: EngineKind) {
             sleep(Duration::from_millis(20));
         }
     }
+}
+
+fn a_tunnel_by_the_second_link_is_charged_there(engine: EngineKind) {
+    if !can_have(Uplink::WireGuard) {
+        return;
+    }
+    let mut node = two_links::node(2);
+    wireguard::connect_between(&node, "10.96.0.1", &BY_SECOND.to_string());
+    let config = node.config().engine(engine).capacity(CAPACITY).beside(SECOND, BitRate::mbit(10));
+    let names = ["C1", "C2"].map(|label| node.name(label));
+    node.start(&config.awaiting(&names));
+    node.weir(&["set", &names[1], "weight=3"]);
+    let flood = |label| {
+        let rate = Rate::Of(BitRate::mbit(9));
+        Stream::udp_from(node.netns(label), Origin::default(), node.topology.srv(), FAR, rate, FULL)
+    };
+    let streams = ["C1", "C2"].map(flood);
+    sleep(engine.settles() + Duration::from_secs(2));
+    let first = || ["C1", "C2", "host"].map(|label| node.class(label).bytes.0);
+    let on_second = |label| {
+        let class = node.class(label);
+        class.on_links.iter().find(|part| part.link == SECOND).expect("it has a part").bytes.0
+    };
+    let (before, host) = (first(), on_second("host"));
+    let measure = || {
+        let got = Stream::goodputs(&streams.each_ref(), MEASURED);
+        got.iter().map(|mbit| mbit * on_uplink(FULL, Family::V4) / FULL as f64).collect::<Vec<f64>>()
+    };
+    let is_right =
+        |got: &Vec<f64>| got.iter().zip([2.5, 7.5]).all(|(got, due)| (got / due - 1.0).abs() < 0.02);
+    let got = measure_once(measure, is_right);
+    println!("{engine}: {got:.3?} of [2.5, 7.5] Mbit/s by the second link");
+    assert!(is_right(&got), "{engine}: {got:.3?}\n{}", node.weir(&["ps"]));
+    let grown: Vec<u64> = first().iter().zip(before).map(|(after, before)| after - before).collect();
+    assert!(grown.iter().all(|bytes| *bytes < 20_000), "{engine}: the first link is charged {grown:?}");
+    let host = on_second("host") - host;
+    assert!(host < 20_000, "{engine}: host is charged {host} bytes");
 }
 
 fn a_tunnels_program_is_put_back_and_taken_away(engine: EngineKind) {
