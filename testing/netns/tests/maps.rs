@@ -85,7 +85,7 @@ fn altered_classifier_maps_are_right_within_a_second() {
         ("a port that is nobody's", &ports, put(&4096u32.to_ne_bytes(), &class.0.to_ne_bytes())),
         ("a port in no class", &ports, put(&one, &0u32.to_ne_bytes())),
         ("all destinations on this node", &local, put(&everywhere, &1u32.to_ne_bytes())),
-        ("nothing configured", &config, put(&0u32.to_ne_bytes(), &[0; 40])),
+        ("nothing configured", &config, put(&0u32.to_ne_bytes(), &vec![0; config.value_size() as usize])),
     ] {
         let (before, repairs) = (content(map), node.client().status().expect("it answers").repairs);
         let began = Instant::now();
