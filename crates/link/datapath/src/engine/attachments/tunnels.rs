@@ -1,7 +1,7 @@
 //! The egress of tunnels that lead over a link. A program there writes a packet's class into its hash, which
 //! the tunnel keeps.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, os::fd::AsRawFd};
 
 use nix::errno::Errno;
 use weir_bpf::{Classifier, ClassifierConfig, Tunnel, attach};
@@ -68,6 +68,12 @@ impl Attachments {
         failures
     }
 
+    /// The devices of the tunnels whose packets are charged once.
+    #[must_use]
+    pub fn tunnel_devices(&self) -> Vec<&str> {
+        self.tunnels.values().map(|caught| caught.device.as_str()).collect()
+    }
+
     /// Tells the programs which tunnels there are.
     fn write_tunnels(&mut self) -> Result<(), EngineError> {
         let tunnels = self.tunnels();
@@ -96,16 +102,16 @@ impl Attachments {
                     |errno| EngineError::Attach { device: device.to_owned(), how: "tcx", errno, hint: "" };
                 let old = tunnel_programs_at(index).map_err(error)?;
                 attach::attach_tcx_egress(&self.classifier.tunnel_program(), index, old.first().copied())
-                    .map_err(error)
+                    .map_err(error)?;
+                // An earlier agent may have attached the other way.
+                self.unfilter(index, device, Hook::Egress)
             }
             Attach::Clsact => {
                 self.clsact(index, device, Hook::Egress)?;
-                let program = (
-                    std::os::fd::AsRawFd::as_raw_fd(&self.classifier.tunnel_program()),
-                    Classifier::TUNNEL_PROGRAM,
-                );
+                let program = (self.classifier.tunnel_program().as_raw_fd(), Classifier::TUNNEL_PROGRAM);
                 let filter = tc::set_bpf_filter(index, device, Hook::Egress, PREF, program, Verdict::Program);
-                Ok(self.netlink.call(filter)?)
+                self.netlink.call(filter)?;
+                uncatch_tunnel(index, device)
             }
         }
     }
