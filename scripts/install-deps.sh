@@ -63,7 +63,8 @@ for part in $wanted; do
         add qemu-system-arm qemu-user-static
         ;;
     # Container runtimes beside Docker.
-    runtimes) add podman runc containerd containernetworking-plugins slirp4netns lxc busybox-static iperf3 ;;
+    # Virtual machines: libvirt without its services.
+    runtimes) add libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 podman runc containerd containernetworking-plugins slirp4netns lxc busybox-static iperf3 ;;
     # Packages and what judges them. nfpm needs Go, which scripts/nfpm.sh looks for.
     dist) add python3 binutils debootstrap lintian rpm xz-utils iproute2 util-linux openssh-client ;;
     # systemd measures how exposed the units are.

@@ -1,6 +1,8 @@
 //! Real runtimes beside Docker: containerd with its own client, and Podman with its socket. They have roots of their
 //! own. `scripts/install-deps.sh runtimes` installs them.
 
+#[path = "runtimes/libvirt.rs"]
+mod libvirt;
 #[path = "runtimes/lxc.rs"]
 mod lxc;
 #[path = "runtimes/mirror.rs"]

@@ -219,6 +219,9 @@ fn a_tunnels_program_is_put_back_and_taken_away(engine: EngineKind) {
             }
         };
         assert!(is_caught("wg0"), "{attach}: the tunnel is not caught");
+        let checks = node.client().doctor().expect("it answers").checks;
+        let check = checks.iter().find(|check| check.name == "tunnels").expect("there is a tunnel");
+        assert_eq!(check.found, "packets in wg0 are charged once, to their sender's class");
         // Another process takes the program away.
         match kernel::tcx_programs_at_egress(home, "wg0").as_slice() {
             [(id, _)] => {

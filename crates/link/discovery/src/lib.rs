@@ -1,5 +1,5 @@
-//! Finds senders: containers that CNI or Docker reports, named network namespaces, and those that the
-//! configuration names.
+//! Finds senders: containers that CNI or a runtime reports, virtual machines, named network namespaces, and those that
+//! the configuration names.
 //!
 //! Each of them becomes a [`Found`] with a [`Location`], the place where its packets can be
 //! caught. [`docker`] and [`netns`] find them, [`ports`] turns a namespace into host-side
@@ -8,8 +8,8 @@
 //! **Invariant**: nothing is ever run or changed in a container, nor is its namespace entered.
 
 pub mod cgroup;
-pub mod cgroup_events;
 pub mod containerd;
+pub mod dir_events;
 pub mod docker;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz {
@@ -20,6 +20,7 @@ pub mod fuzz {
     };
 }
 pub mod labels;
+pub mod libvirt;
 pub mod lxc;
 pub mod netns;
 mod node;
@@ -66,6 +67,27 @@ pub struct Found {
     pub addresses: Vec<IpAddr>,
 }
 
+impl Found {
+    /// A sharer that asks for nothing.
+    #[must_use]
+    pub fn new(id: String, name: String, source: Source, location: Location) -> Found {
+        Found {
+            id,
+            name,
+            source,
+            labels: BTreeMap::new(),
+            from_image: FromImage::default(),
+            policy: LabelPolicy::default(),
+            group: None,
+            asked_by: BTreeMap::new(),
+            remarks: Vec::new(),
+            unmet: None,
+            location,
+            addresses: Vec::new(),
+        }
+    }
+}
+
 /// The source of a [`Found`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
@@ -77,6 +99,8 @@ pub enum Source {
     Podman,
     /// containerd, by its own socket.
     Containerd,
+    /// libvirt's QEMU driver, by the state file of the virtual machine.
+    Libvirt,
     /// LXC, LXD or Incus, by the monitor of the container.
     Lxc,
     /// The directory of named network namespaces.
@@ -92,6 +116,7 @@ impl std::fmt::Display for Source {
             Source::Docker => "docker",
             Source::Podman => "podman",
             Source::Containerd => "containerd",
+            Source::Libvirt => "libvirt",
             Source::Lxc => "lxc",
             Source::Netns => "netns",
             Source::Config => "config",
@@ -113,6 +138,8 @@ pub enum Location {
     },
     /// On this interface.
     Interface(String),
+    /// On these interfaces of the host, which lead to a virtual machine.
+    Interfaces(Vec<String>),
     /// By this cgroup: path in the cgroup v2 hierarchy, such as `/system.slice/backup.service`.
     Cgroup(PathBuf),
 }
@@ -153,6 +180,14 @@ pub enum Warning {
         /// Its name.
         container: String,
         /// The attempt.
+        why: String,
+    },
+    /// The state of a virtual machine cannot be read, so its traffic falls to the default class or to the host.
+    #[error("virtual machine {domain} has no class: {why}")]
+    NoDomain {
+        /// The name of its state file.
+        domain: String,
+        /// The fault.
         why: String,
     },
     /// The runtime does not tell about this one. If it was known before, it stays as it was.
@@ -299,20 +334,8 @@ mod tests {
     use super::*;
 
     fn found(name: &str, source: Source, ino: u64) -> Found {
-        Found {
-            name: name.into(),
-            source,
-            id: name.into(),
-            labels: BTreeMap::new(),
-            from_image: FromImage::default(),
-            policy: LabelPolicy::default(),
-            group: None,
-            asked_by: BTreeMap::new(),
-            remarks: Vec::new(),
-            unmet: None,
-            location: Location::Netns(NetnsRef { path: name.into(), id: NsId { dev: 4, ino } }),
-            addresses: Vec::new(),
-        }
+        let netns = NetnsRef { path: name.into(), id: NsId { dev: 4, ino } };
+        Found::new(name.into(), name.into(), source, Location::Netns(netns))
     }
 
     #[test]

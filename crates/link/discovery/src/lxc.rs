@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::{
-    Found, FromImage, LabelPolicy, Location, Source, Warning,
+    Found, Location, Source, Warning,
     cgroup::Cgroup2,
     node::{Node, is_own, process_netns},
 };
@@ -42,7 +42,7 @@ fn containers(mount: &Path, node: &Node, proc: &Path) -> (Vec<Found>, Vec<Warnin
             continue;
         };
         match locate(init, node) {
-            Ok(location) => found.push(container(id, name, location)),
+            Ok(location) => found.push(Found::new(id, name, Source::Lxc, location)),
             Err(why) => warnings.push(Warning::NoNetns { container: name, why }),
         }
     }
@@ -106,23 +106,6 @@ fn locate(init: u32, node: &Node) -> Result<Location, String> {
         )
     })?;
     Ok(Location::HostNetwork { cgroup: Path::new("/").join(payload), pid: init })
-}
-
-fn container(id: String, name: String, location: Location) -> Found {
-    Found {
-        id,
-        name,
-        source: Source::Lxc,
-        labels: BTreeMap::new(),
-        from_image: FromImage::default(),
-        policy: LabelPolicy::default(),
-        group: None,
-        asked_by: BTreeMap::new(),
-        remarks: Vec::new(),
-        unmet: None,
-        location,
-        addresses: Vec::new(),
-    }
 }
 
 #[cfg(test)]

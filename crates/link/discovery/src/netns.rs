@@ -14,7 +14,7 @@ use std::{
 use glob::Pattern;
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 
-use super::{Found, FromImage, LabelPolicy, Location, Source, Warning};
+use super::{Found, Location, Source, Warning};
 
 /// Where named namespaces are; the second is mostly a link to the first.
 pub const DIRS: [&str; 2] = ["/run/netns", "/var/run/netns"];
@@ -229,20 +229,7 @@ fn namespaces_in(dir: &Path) -> impl Iterator<Item = (String, NetnsRef)> {
 }
 
 fn sharer(name: String, netns: NetnsRef) -> Found {
-    Found {
-        id: name.clone(),
-        name,
-        source: Source::Netns,
-        labels: BTreeMap::new(),
-        from_image: FromImage::default(),
-        policy: LabelPolicy::default(),
-        group: None,
-        asked_by: BTreeMap::new(),
-        remarks: Vec::new(),
-        unmet: None,
-        location: Location::Netns(netns),
-        addresses: Vec::new(),
-    }
+    Found::new(name.clone(), name, Source::Netns, Location::Netns(netns))
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ pub(crate) enum ClassSource {
     Docker,
     /// A group of classes.
     Group,
+    /// A virtual machine of libvirt.
+    Libvirt,
     /// A container of LXC, LXD or Incus.
     Lxc,
     /// A named network namespace.
@@ -28,7 +30,7 @@ pub(crate) enum ClassSource {
 }
 
 impl ClassSource {
-    const ALL: [ClassSource; 11] = [
+    const ALL: [ClassSource; 12] = [
         ClassSource::Absent,
         ClassSource::Agreement,
         ClassSource::Cni,
@@ -36,18 +38,20 @@ impl ClassSource {
         ClassSource::Containerd,
         ClassSource::Docker,
         ClassSource::Group,
+        ClassSource::Libvirt,
         ClassSource::Lxc,
         ClassSource::Netns,
         ClassSource::Podman,
         ClassSource::Weir,
     ];
     /// The sources of the node that report senders, in the order of their precedence.
-    pub(crate) const DISCOVERED: [ClassSource; 7] = [
+    pub(crate) const DISCOVERED: [ClassSource; 8] = [
         ClassSource::Config,
         ClassSource::Cni,
         ClassSource::Docker,
         ClassSource::Podman,
         ClassSource::Containerd,
+        ClassSource::Libvirt,
         ClassSource::Lxc,
         ClassSource::Netns,
     ];
@@ -61,6 +65,7 @@ impl ClassSource {
             ClassSource::Containerd => "containerd",
             ClassSource::Docker => "docker",
             ClassSource::Group => "group",
+            ClassSource::Libvirt => "libvirt",
             ClassSource::Lxc => "lxc",
             ClassSource::Netns => "netns",
             ClassSource::Podman => "podman",

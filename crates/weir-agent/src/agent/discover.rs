@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    path::Path,
 };
 
 use ipnet::IpNet;
@@ -13,7 +14,7 @@ use weir_datapath::engine::TunnelDevice;
 use weir_discovery::{
     Found, Location, NetnsRef, NsId, Source,
     cgroup::Cgroup2,
-    combine, lxc, merge, namespace,
+    combine, libvirt, lxc, merge, namespace,
     netns::{self, DIRS, Filter},
     ports,
 };
@@ -46,8 +47,8 @@ pub(crate) struct Discovery {
     pub(crate) addresses: BTreeMap<IpAddr, ClassKey>,
     /// Destinations that packets reach without the uplink.
     pub(crate) local: BTreeSet<LocalPrefix>,
-    /// Where cgroups of classes appear.
-    pub(crate) cgroups: Awaited,
+    /// Where cgroups of classes and files of virtual machines appear.
+    pub(crate) awaited: Awaited,
     /// The links that exist, by their configured devices.
     pub(crate) uplinks: BTreeMap<String, Link>,
     /// The configured devices to which interfaces lead, by index: the uplinks, their bridges and VLANs.
@@ -94,6 +95,9 @@ pub(crate) fn discover(
         _ => None,
     });
     let ports = ports::find(netlink, namespaces)?;
+    if config.discover.libvirt {
+        discovery.awaited.directory(Path::new(libvirt::STATE_DIR));
+    }
     let cgroups = Cgroup2::find();
     let mut addresses = Addresses::open(config, netlink)?;
     for (i, found) in found.iter().enumerate() {
@@ -129,6 +133,7 @@ pub(crate) fn discover(
                 }
             },
             Location::HostNetwork { cgroup, .. } => processes::resolve(&mut claim, cgroups.as_ref(), cgroup),
+            Location::Interfaces(names) => on_interfaces(&mut claim, names, &links),
             Location::Interface(_) | Location::Cgroup(_) => {}
         }
         discovery.classes.push(claim);
@@ -166,7 +171,7 @@ pub(crate) fn discover(
             }
         }
         if class.names_processes() {
-            processes::place(&mut claim, class, cgroups.as_ref(), &mut discovery.cgroups);
+            processes::place(&mut claim, class, cgroups.as_ref(), &mut discovery.awaited);
         }
         discovery.classes.push(claim);
     }
@@ -306,13 +311,18 @@ fn found(config: &Config, reports: Reports<'_>, warnings: &mut Vec<String>) -> V
     combine(attached, &containers, &unclaimed.settle(namespaces, &claimed, now))
 }
 
-/// The containers of the runtimes and of LXC.
+/// The containers of the runtimes and of LXC, and the virtual machines of libvirt.
 fn containers(config: &Config, told: &Told, warnings: &mut Vec<String>) -> Vec<Found> {
     let mut containers = told.containers.clone();
     if config.discover.lxc
         && let Ok(cgroups) = Cgroup2::find()
     {
         let (found, said) = lxc::scan(&cgroups);
+        warnings.extend(said.iter().map(ToString::to_string));
+        containers.extend(found);
+    }
+    if config.discover.libvirt {
+        let (found, said) = libvirt::scan();
         warnings.extend(said.iter().map(ToString::to_string));
         containers.extend(found);
     }
@@ -325,6 +335,7 @@ fn claim(config: &Config, found: &Found) -> DiscoveredClass {
         (Source::Docker, place) => (ClassSource::Docker, kind_at(place)),
         (Source::Podman, place) => (ClassSource::Podman, kind_at(place)),
         (Source::Containerd, place) => (ClassSource::Containerd, kind_at(place)),
+        (Source::Libvirt, _) => (ClassSource::Libvirt, ClassKind::Interface),
         (Source::Lxc, place) => (ClassSource::Lxc, kind_at(place)),
         (Source::Netns, _) => (ClassSource::Netns, ClassKind::Netns),
         (Source::Config, _) => (ClassSource::Config, ClassKind::Interface),
@@ -348,6 +359,26 @@ fn claim(config: &Config, found: &Found) -> DiscoveredClass {
 }
 
 /// The kind of a runtime's container.
+/// Finds the host's end of a virtual machine's interfaces.
+fn on_interfaces(claim: &mut DiscoveredClass, names: &[String], links: &[Link]) {
+    let is = |name: &String| links.iter().find(|link| link.name == *name);
+    let ends: Vec<&Link> = names.iter().filter_map(is).collect();
+    let beside = ends.iter().find(|link| matches!(link.kind.as_deref(), Some("macvtap" | "ipvtap")));
+    claim.problem = if let Some(link) = beside {
+        Some(format!("interface {} is a macvtap, which bypasses the host", link.name))
+    } else if ends.is_empty() {
+        let names = names.join(", ");
+        Some(format!(
+            "no interface on the host leads to it ({})",
+            if names.is_empty() { "it has none" } else { &names }
+        ))
+    } else {
+        None
+    };
+    let caught = ends.iter().filter(|link| !matches!(link.kind.as_deref(), Some("macvtap" | "ipvtap")));
+    claim.ports = caught.map(|link| (link.index, link.name.clone())).collect();
+}
+
 fn kind_at(place: &Location) -> ClassKind {
     match place {
         Location::HostNetwork { .. } => ClassKind::Cgroup,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use weir_api::{Wish, WishPlace};
-use weir_discovery::{Found, FromImage, Location, Source};
+use weir_discovery::{Found, Location, Source};
 
 use super::{
     class_table::{GroupWish, GroupWishes},
@@ -51,18 +51,12 @@ impl<'a> PodWishes<'a> {
         let Wishes { policy, group, asked_by, remarks, unmet, .. } =
             self.read(&[], Some((&pod.namespace, &pod.name)), shares_download);
         Found {
-            name: pod.class_name(),
-            source: Source::Cni,
-            id: pod.uid.clone(),
-            labels: BTreeMap::new(),
-            from_image: FromImage::default(),
             policy,
             group,
             asked_by,
             remarks,
             unmet,
-            location,
-            addresses: Vec::new(),
+            ..Found::new(pod.uid.clone(), pod.class_name(), Source::Cni, location)
         }
     }
 }
@@ -126,23 +120,14 @@ fn group_wish(config: &Config, namespace: &Namespace) -> GroupWish {
     if let Some(group) = group {
         remarks.push(format!("annotation weir.dev/group={group} is ignored: groups do not nest"));
     }
+    let asked_by = asked_by.into_iter().filter(|(key, _)| *key != "group");
+    let asked_by = asked_by.map(|(key, by)| (key, format!("{by} of namespace {}", namespace.name)));
+    let (name, nowhere) = (namespace.name.clone(), Location::Interface(String::new()));
     let found = Found {
-        name: namespace.name.clone(),
-        source: Source::Cni,
-        id: namespace.name.clone(),
-        labels: BTreeMap::new(),
-        from_image: FromImage::default(),
         policy,
-        group: None,
-        asked_by: asked_by
-            .into_iter()
-            .filter(|(key, _)| *key != "group")
-            .map(|(key, by)| (key, format!("{by} of namespace {}", namespace.name)))
-            .collect(),
+        asked_by: asked_by.collect(),
         remarks,
-        unmet: None,
-        location: Location::Interface(String::new()),
-        addresses: Vec::new(),
+        ..Found::new(name.clone(), name, Source::Cni, nowhere)
     };
     let Granted { layer, down, mut cut, .. } = grant(config, &found);
     cut.extend(unmet);

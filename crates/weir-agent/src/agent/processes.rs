@@ -10,7 +10,7 @@ use std::{
 use tokio::io::unix::AsyncFd;
 use weir_discovery::{
     cgroup::{Cgroup2, CgroupError},
-    cgroup_events::CgroupEvents,
+    dir_events::DirEvents,
     units,
 };
 
@@ -20,16 +20,23 @@ use crate::config::ClassConfig;
 /// The deepest cgroup that the classifier knows.
 const MAX_LEVEL: u32 = 8;
 
-/// Where cgroups appear that classes wait for.
+/// Where cgroups appear that classes wait for, and files of virtual machines.
 #[derive(Debug, Default)]
 pub(crate) struct Awaited {
-    /// The directories.
+    /// The directories of the cgroups.
     directories: BTreeSet<PathBuf>,
     /// The names of the cgroups.
     names: BTreeSet<OsString>,
+    /// The directories of the files.
+    whole: BTreeSet<PathBuf>,
 }
 
 impl Awaited {
+    /// A directory in which each entry matters.
+    pub(super) fn directory(&mut self, path: &Path) {
+        self.whole.insert(path.to_owned());
+    }
+
     /// A cgroup at this path, and those above it.
     fn path(&mut self, mount: &Cgroup2, path: &Path) {
         self.directories.extend(mount.parents(path));
@@ -99,25 +106,28 @@ pub(super) fn resolve(claim: &mut DiscoveredClass, mount: Result<&Cgroup2, &Cgro
     }
 }
 
-/// Watches the cgroups that classes wait for. Without it the agent looks at them in each reconciliation.
+/// Watches the cgroups that classes wait for, and the files of virtual machines. Without it the agent looks at
+/// them in each reconciliation.
 #[derive(Default)]
-pub(super) struct CgroupWatch {
-    /// `None` until a class names processes.
-    events: Option<AsyncFd<CgroupEvents>>,
+pub(super) struct Watch {
+    /// `None` until something is awaited.
+    events: Option<AsyncFd<DirEvents>>,
     /// The reason why nothing is watched.
     failure: Option<String>,
 }
 
-impl CgroupWatch {
-    /// Follows the cgroups of a discovery. The answer is whether another discovery is due: something may have
+impl Watch {
+    /// Follows what a discovery awaits. The answer is whether another discovery is due: something may have
     /// appeared before the watch began.
     pub(super) fn follow(&mut self, awaited: Awaited) -> bool {
-        if self.events.is_none() && awaited.directories.is_empty() {
+        if self.events.is_none() && awaited.directories.is_empty() && awaited.whole.is_empty() {
             return false;
         }
         let failure = match self.watch(awaited) {
             Ok(is_due) => return is_due,
-            Err(e) => format!("cannot watch cgroups: {e} (their changes count within a second)"),
+            Err(e) => format!(
+                "cannot watch cgroups and virtual machines: {e} (their changes count within a second)"
+            ),
         };
         if self.failure.as_ref() != Some(&failure) {
             tracing::warn!("{failure}");
@@ -128,12 +138,12 @@ impl CgroupWatch {
 
     fn watch(&mut self, awaited: Awaited) -> io::Result<bool> {
         if self.events.is_none() {
-            // SAFETY: `CgroupEvents` owns its descriptor and always answers with the same one. It is not taken
+            // SAFETY: `DirEvents` owns its descriptor and always answers with the same one. It is not taken
             // out of the `AsyncFd`.
-            self.events = Some(unsafe { AsyncFd::register(CgroupEvents::open()?) }?);
+            self.events = Some(unsafe { AsyncFd::register(DirEvents::open()?) }?);
         }
         let is_due = match &mut self.events {
-            Some(events) => events.get_mut().watch(awaited.directories, awaited.names)?,
+            Some(events) => events.get_mut().watch(awaited.directories, awaited.names, awaited.whole)?,
             None => false,
         };
         self.failure = None;

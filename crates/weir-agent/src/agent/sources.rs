@@ -10,7 +10,7 @@ use super::{
     cluster::Cluster,
     cni::CniContainers,
     discover::{self, Discovery, Reports},
-    processes::CgroupWatch,
+    processes::Watch,
     runtimes::Runtimes,
     unclaimed::Unclaimed,
 };
@@ -23,8 +23,8 @@ pub(super) struct Sources {
     pub(super) cni: CniContainers,
     /// The cluster of the node, if the configuration has it followed.
     pub(super) cluster: Cluster,
-    /// The cgroups of classes.
-    cgroups: CgroupWatch,
+    /// The cgroups of classes, and the files of virtual machines.
+    watch: Watch,
     unclaimed: Unclaimed,
     /// The interfaces that no source knew at the last discovery, by index.
     strangers: BTreeSet<u32>,
@@ -48,7 +48,7 @@ impl Sources {
             runtimes,
             cni,
             cluster,
-            cgroups: CgroupWatch::default(),
+            watch: Watch::default(),
             unclaimed: Unclaimed::default(),
             strangers: BTreeSet::new(),
             is_due: true,
@@ -67,7 +67,7 @@ impl Sources {
         tokio::select! {
             () = self.runtimes.changed() => {}
             () = self.cluster.changed() => {}
-            () = self.cgroups.changed() => {}
+            () = self.watch.changed() => {}
         }
         self.is_due = true;
     }
@@ -106,7 +106,7 @@ impl Sources {
         }
         self.strangers = strangers;
         self.is_due = self.cni.follow(&found.discovery.fates);
-        self.is_due |= self.cgroups.follow(std::mem::take(&mut found.discovery.cgroups));
+        self.is_due |= self.watch.follow(std::mem::take(&mut found.discovery.awaited));
         Ok(found)
     }
 
@@ -150,6 +150,6 @@ impl Sources {
     /// Keeps the warnings of a discovery.
     pub(super) fn set_warnings(&mut self, warnings: Vec<String>) {
         self.warnings = warnings;
-        self.warnings.extend(self.cgroups.failure().map(str::to_owned));
+        self.warnings.extend(self.watch.failure().map(str::to_owned));
     }
 }

@@ -53,23 +53,11 @@ impl Unclaimed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_discovery::{FromImage, LabelPolicy, NetnsRef, Source};
+    use weir_discovery::{NetnsRef, Source};
 
     fn namespace(name: &str, ino: u64) -> Found {
-        Found {
-            name: name.to_owned(),
-            source: Source::Netns,
-            id: name.to_owned(),
-            labels: BTreeMap::new(),
-            from_image: FromImage::default(),
-            policy: LabelPolicy::default(),
-            group: None,
-            asked_by: BTreeMap::new(),
-            remarks: Vec::new(),
-            unmet: None,
-            location: Location::Netns(NetnsRef { path: name.into(), id: NsId { dev: 4, ino } }),
-            addresses: Vec::new(),
-        }
+        let netns = NetnsRef { path: name.into(), id: NsId { dev: 4, ino } };
+        Found::new(name.to_owned(), name.to_owned(), Source::Netns, Location::Netns(netns))
     }
 
     fn at(ms: u64) -> Instant {

@@ -6,7 +6,7 @@ use weir_api::{
 use weir_share::{Bound, Policy};
 use weir_units::{BitRate, Bytes, TcHandle};
 
-use super::class_key::ClassKey;
+use super::class_key::{ClassKey, ClassSource};
 use super::{
     Agent,
     allocate::Followed,
@@ -401,6 +401,29 @@ impl Agent {
                 ),
                 Verdict::Warn,
                 Some("the containers that were known stay; [discover] names the runtimes"),
+            ));
+        }
+        let count = |source| self.classes.entries().values().filter(|e| e.class.source == source).count();
+        for (source, one, many) in [
+            (ClassSource::Libvirt, "virtual machine is", "virtual machines are"),
+            (ClassSource::Lxc, "container is", "containers are"),
+        ] {
+            let count = count(source);
+            if count > 0 {
+                let followed = format!("{count} {} followed", if count == 1 { one } else { many });
+                checks.push(check(source.as_str(), None, followed, Verdict::Warn, None));
+            }
+        }
+        let tunnels = self.datapath.attachments.tunnel_devices().join(", ");
+        if !tunnels.is_empty() || !self.datapath.tunnel_failures.is_empty() {
+            let failed = self.datapath.tunnel_failures.iter().map(|(device, e)| format!("{device}: {e}"));
+            let failed: Vec<String> = failed.collect();
+            checks.push(check(
+                "tunnels",
+                (!failed.is_empty()).then(|| failed.join("; ")),
+                format!("packets in {tunnels} are charged once, to their sender's class"),
+                Verdict::Warn,
+                Some("outer packets of such a tunnel are charged to host, beside the inner ones"),
             ));
         }
         if let Some((name, followed)) = self.sources.cluster.state() {

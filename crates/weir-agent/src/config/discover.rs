@@ -16,6 +16,8 @@ pub(crate) struct Discover {
     /// containerd's socket.
     #[serde(deserialize_with = "containerd")]
     pub(crate) containerd: Option<PathBuf>,
+    /// Whether virtual machines of libvirt are found.
+    pub(crate) libvirt: bool,
     /// Whether containers of LXC, LXD and Incus are found.
     pub(crate) lxc: bool,
     #[serde(deserialize_with = "netns")]
@@ -28,6 +30,7 @@ impl Default for Discover {
             docker: Some(DOCKER_SOCKET.into()),
             podman: Vec::new(),
             containerd: None,
+            libvirt: true,
             lxc: true,
             netns: Some(vec!["*".to_owned()]),
         }

@@ -214,11 +214,8 @@ mod tests {
 
     /// A container whose image sets all values that labels can set.
     fn miner(from_image: FromImage) -> Found {
+        let location = Location::Interface("veth1".into());
         Found {
-            name: "miner".into(),
-            source: Source::Docker,
-            id: "c1".into(),
-            labels: [].into(),
             from_image,
             policy: LabelPolicy {
                 weight: Weight::new(10_000).ok(),
@@ -227,11 +224,7 @@ mod tests {
                 ..LabelPolicy::default()
             },
             group: Some("tenant-a".into()),
-            asked_by: [].into(),
-            remarks: Vec::new(),
-            unmet: None,
-            location: Location::Interface("veth1".into()),
-            addresses: Vec::new(),
+            ..Found::new("c1".into(), "miner".into(), Source::Docker, location)
         }
     }
 

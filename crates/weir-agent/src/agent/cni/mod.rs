@@ -16,7 +16,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use weir_api::{CniAttachment, CniKeep, CniKey, Error, ErrorCode};
-use weir_discovery::{Found, FromImage, Location, NetnsRef, NsId, Source};
+use weir_discovery::{Found, Location, NetnsRef, NsId, Source};
 
 pub use self::answer::CniRequest;
 use self::{answer::Waiting, files::Files, wishes::Wishes};
@@ -245,19 +245,16 @@ impl CniContainers {
             let Wishes { policy, group, asked_by, remarks, unmet, .. } =
                 pods.read(&record.attachment.wishes, of_pod, shares_download);
             let of_namespace = self.records.values().filter(|other| other.namespace() == id);
+            let name = names.remove(&id).unwrap_or_else(|| record.name());
+            let location = Location::Netns(NetnsRef { path: netns.clone(), id });
             Found {
-                name: names.remove(&id).unwrap_or_else(|| record.name()),
-                source: Source::Cni,
-                id: key.container.clone(),
-                labels: BTreeMap::new(),
-                from_image: FromImage::default(),
                 policy,
                 group,
                 asked_by,
                 remarks,
                 unmet,
-                location: Location::Netns(NetnsRef { path: netns.clone(), id }),
                 addresses: of_namespace.flat_map(|r| r.attachment.addresses.iter().copied()).collect(),
+                ..Found::new(key.container.clone(), name, Source::Cni, location)
             }
         };
         self.newest().into_iter().map(found).collect()
