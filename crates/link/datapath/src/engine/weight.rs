@@ -57,6 +57,28 @@ struct Scale {
     bytes: (u64, u64),
 }
 
+impl Scale {
+    /// HTB's bytes are the uplink's from now on. What was told of those before stays.
+    fn forget(&mut self) {
+        (self.recent, self.part) = (Recent::default(), 0);
+    }
+
+    /// HTB's counters, in the uplink's bytes.
+    fn count(&mut self, counters: Counters) -> Counters {
+        let carried =
+            |bytes: u64, part: i64| (bytes.cast_signed() - bytes.cast_signed() * part / ONE).unsigned_abs();
+        let part = self.recent.part();
+        let (before, told) = self.bytes;
+        let told = match counters.bytes.checked_sub(before) {
+            // Of what an earlier agent counted the excess is not known.
+            Some(sent) if before > 0 => told + carried(sent, part),
+            _ => counters.bytes,
+        };
+        self.bytes = (counters.bytes, told);
+        Counters { bytes: told, backlog: carried(counters.backlog, part), ..counters }
+    }
+}
+
 /// The scales of all classes, by minor.
 pub(super) struct Scales {
     weights: Weights,
@@ -73,7 +95,7 @@ impl Scales {
     /// Begins to count, or ends it. Classes' rates are as configured then.
     pub(super) fn follow(&mut self, is_wanted: bool) {
         if self.is_wanted && !is_wanted {
-            self.scales.clear();
+            self.scales.values_mut().for_each(Scale::forget);
         }
         self.is_wanted = is_wanted;
     }
@@ -83,6 +105,9 @@ impl Scales {
     /// # Errors
     /// [`EngineError`].
     pub(super) fn look(&mut self, nodes: &[tree::Node]) -> Result<bool, EngineError> {
+        if self.scales.len() > nodes.len() {
+            self.scales.retain(|minor, _| nodes.iter().any(|n| n.class.handle.minor() == *minor));
+        }
         if !self.is_wanted {
             return Ok(false);
         }
@@ -98,7 +123,7 @@ impl Scales {
             let scale = self.scales.entry(minor).or_default();
             // The counters of a class that the agent tracks again begin at zero.
             let before = scale.seen.filter(|before| before.0 <= now.0).unwrap_or_default();
-            let (weighed, excess) = (now.0 - before.0, now.1 - before.1);
+            let (weighed, excess) = (now.0 - before.0, now.1.saturating_sub(before.1));
             scale.seen = Some(now);
             scale.recent.add(weighed, excess);
             let group = Some(node.class.parent.minor()).filter(|minor| *minor != ROOT);
@@ -110,7 +135,6 @@ impl Scales {
         for (minor, (weighed, excess)) in sums {
             self.scales.entry(minor).or_default().recent.add(weighed, excess);
         }
-        self.scales.retain(|minor, _| nodes.iter().any(|n| n.class.handle.minor() == *minor));
         let mut is_other = false;
         for scale in self.scales.values_mut() {
             let part = scale.recent.part();
@@ -129,21 +153,7 @@ impl Scales {
 
     /// HTB's counters of a class, in the uplink's bytes.
     pub(super) fn count_on_link(&mut self, minor: u16, counters: Counters) -> Counters {
-        if !self.is_wanted {
-            return counters;
-        }
-        let scale = self.scales.entry(minor).or_default();
-        let carried =
-            |bytes: u64, part: i64| (bytes.cast_signed() - bytes.cast_signed() * part / ONE).unsigned_abs();
-        let part = scale.recent.part();
-        let (before, told) = scale.bytes;
-        let told = match counters.bytes.checked_sub(before) {
-            // Of what an earlier agent counted the excess is not known.
-            Some(sent) if before > 0 => told + carried(sent, part),
-            _ => counters.bytes,
-        };
-        scale.bytes = (counters.bytes, told);
-        Counters { bytes: told, backlog: carried(counters.backlog, part), ..counters }
+        self.scales.entry(minor).or_default().count(counters)
     }
 }
 
@@ -194,6 +204,19 @@ mod tests {
             recent.add(100 * 34, -100 * 60);
         }
         assert!(recent.part().abs_diff(-60 * ONE / 34) < GRAIN, "{}", recent.part());
+    }
+
+    #[test]
+    fn counters_go_on_when_the_last_tunnel_goes() {
+        let mut scale = Scale::default();
+        let told = |scale: &mut Scale, bytes| scale.count(Counters { bytes, ..Counters::default() }).bytes;
+        assert_eq!(told(&mut scale, 1_000), 1_000);
+        scale.recent.add(1_000, -100);
+        assert!(told(&mut scale, 101_000).abs_diff(111_000) < 10);
+        let before = told(&mut scale, 101_000);
+        scale.forget();
+        assert_eq!(told(&mut scale, 101_000), before);
+        assert_eq!(told(&mut scale, 102_000), before + 1_000);
     }
 
     #[test]
