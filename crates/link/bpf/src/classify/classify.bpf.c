@@ -422,7 +422,7 @@ int weir_uplink(struct __sk_buff *skb)
 {
 	const struct weir_config *cfg = config();
 	__u32 handle, from, carried, number = 0;
-	int is_usual = 1, is_outer = 0;
+	int is_usual = 1, is_outer = 0, verdict = MATCH;
 	struct packet p;
 
 	if (cfg && cfg->pacing & WEIR_SEVERAL) {
@@ -460,14 +460,15 @@ int weir_uplink(struct __sk_buff *skb)
 		if (cfg->pacing & WEIR_PACED && is_usual)
 			note_flow(skb, handle, link_header(cfg));
 	}
-	if (cfg->pacing & WEIR_IN_PLACE)
-		return in_place(skb, cfg, handle);
 	if (cfg->pacing & WEIR_USER)
 		return hand_over(skb, handle, 1);
-	classify(skb, cfg, handle, link_header(cfg));
+	if (cfg->pacing & WEIR_IN_PLACE)
+		verdict = in_place(skb, cfg, handle);
+	else
+		classify(skb, cfg, handle, link_header(cfg));
 	if (is_outer)
 		skb->tc_index = cfg->cookie;
-	return MATCH;
+	return verdict;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

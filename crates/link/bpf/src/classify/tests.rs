@@ -459,6 +459,12 @@ fn packets_of_a_tunnel_keep_their_state_in_their_hash() {
         let headers = if is_v6 { 80 } else { 60 };
         assert_eq!(words(&seen.expect("an entry")), [0, headers], "the headers are learned");
     }
+    // Engine `pacing` charges in place, and names no class of the outer flow either.
+    let in_place = ClassifierConfig { pacing: several | ClassifierConfig::IN_PLACE, ..CONFIG };
+    kernel.classifier.configure(0, &in_place).unwrap();
+    let out = checked(&kernel, "check_outer", &outer(false, 17, 4), 0, carried(OTHER & 0xffff));
+    assert_eq!(out.2, cookie, "a named packet learns no flow in place");
+    kernel.classifier.configure(0, &config).unwrap();
     // Packets of another type, protocol, key or number are the host's. Those that a device brought are
     // a stranger's.
     let data = outer(false, 17, 4);
