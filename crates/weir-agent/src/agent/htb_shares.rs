@@ -250,6 +250,14 @@ impl Link {
         }
     }
 
+    /// Whether a class sends packets of another length.
+    fn look_at_packets(&self, packets: &mut tree::Packets) -> bool {
+        let look = |(minor, counters): (&u16, &Counters)| {
+            packets.look(*minor, counters.bytes, u32::try_from(counters.packets).unwrap())
+        };
+        self.counters.iter().map(look).fold(false, |is_other, now| is_other | now)
+    }
+
     fn measured(&self) -> Vec<Measured> {
         self.ids
             .keys()
@@ -291,6 +299,8 @@ fn run(case: &Case, from: Duration, length: Duration) -> Outcome {
     let mut link = Link::new();
     let mut nodes = Vec::new();
     let mut corrections = tree::Corrections::default();
+    let mut packets = tree::Packets::default();
+    let mut division = (Vec::new(), Vec::new());
     let corrected = |corrections: &tree::Corrections, nodes: &[tree::Node]| {
         let mut nodes = nodes.to_vec();
         corrections.correct(&mut nodes);
@@ -312,13 +322,17 @@ fn run(case: &Case, from: Duration, length: Duration) -> Outcome {
             tick = tick + TICK;
             allocations.observe(&link.measured(), now);
             let is_corrected = corrections.look(&link.measured(), now);
-            if allocations.is_due() {
-                let (groups, members) = allocations.divide(&table, table.config().link.capacity);
-                let plan = plan::Plan { shape: &shape, groups: &groups, members: &members };
-                tree::build(&plan, &mut nodes);
+            let is_divided = allocations.is_due();
+            if is_divided {
+                division = allocations.divide(&table, table.config().link.capacity);
+            }
+            let is_rebuilt = is_divided | link.look_at_packets(&mut packets);
+            if is_rebuilt {
+                let plan = plan::Plan { shape: &shape, groups: &division.0, members: &division.1 };
+                tree::build(&plan, &packets, &mut nodes);
                 corrections.follow(&plan, &nodes, false);
-                outcome.writes += link.apply(&corrected(&corrections, &nodes));
-            } else if is_corrected {
+            }
+            if is_rebuilt || is_corrected {
                 outcome.writes += link.apply(&corrected(&corrections, &nodes));
             }
             if now.0 >= from && counting_from.is_none() {

@@ -13,8 +13,20 @@ use weir_units::{LinkHeader, TcHandle};
 
 use super::{
     Attachments, DEFAULT, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process,
-    Uplink, framed::LineCounts, ifb::Ifb, tree, weight::Scales,
+    Uplink,
+    framed::LineCounts,
+    ifb::Ifb,
+    plan::{Group, Member, Shape},
+    tree,
+    weight::Scales,
 };
+
+/// The last plan.
+struct Division {
+    shape: Shape,
+    groups: Vec<Group>,
+    members: Vec<Member>,
+}
 
 /// The HTB engine's half of the kernel.
 pub struct Htb {
@@ -23,6 +35,8 @@ pub struct Htb {
     applied: BTreeMap<u16, tree::Node>,
     /// Last dump; kept for its memory.
     found: Vec<FoundClass>,
+    division: Option<Division>,
+    packets: tree::Packets,
     /// The wanted tree, its rates in bytes of the uplink.
     nodes: Vec<tree::Node>,
     corrections: tree::Corrections,
@@ -68,6 +82,8 @@ impl Htb {
             ifb,
             applied: BTreeMap::new(),
             found: Vec::new(),
+            division: None,
+            packets: tree::Packets::default(),
             nodes: Vec::new(),
             corrections: tree::Corrections::default(),
             opened: Instant::now(),
@@ -116,6 +132,25 @@ impl Htb {
         if !self.ifb.is_new {
             tree::hold(wanted, |minor| self.applied.get(&minor).map(|n| n.class));
         }
+    }
+
+    /// Builds the wanted tree from the last plan and from what is known of packets.
+    fn build(&mut self) {
+        let Some(Division { shape, groups, members }) = &self.division else { return };
+        let plan = Plan { shape, groups, members };
+        tree::build(&plan, &self.packets, &mut self.nodes);
+        self.corrections.follow(&plan, &self.nodes, self.holds);
+    }
+
+    /// Takes the counts of the last dump. Returns whether a class sends packets of another length.
+    fn look_at_packets(&mut self) -> bool {
+        let mut is_other = false;
+        for found in self.found.iter().filter(|found| found.leaf.0 != 0) {
+            is_other |= self.packets.look(found.class.handle.minor(), found.counters.bytes, found.served);
+        }
+        let applied = &self.applied;
+        self.packets.retain(|minor| applied.contains_key(&minor));
+        is_other
     }
 
     /// Makes the kernel's tree the wanted one, in HTB's own bytes.
@@ -223,14 +258,14 @@ impl Engine for Htb {
     /// are as wanted.
     fn apply(&mut self, plan: &Plan<'_>, hold: bool) -> Result<usize, EngineError> {
         let shape = plan.shape.with_header(self.header);
-        let plan = Plan { shape: &shape, ..*plan };
-        tree::build(&plan, &mut self.nodes);
-        self.corrections.follow(&plan, &self.nodes, hold);
         LineCounts::follow(&mut self.framed, shape.framing);
         if let Some(scales) = &mut self.scales {
             scales.follow(self.lacks_ethernet || shape.has_tunnels);
         }
+        let (groups, members) = (plan.groups.to_vec(), plan.members.to_vec());
+        self.division = Some(Division { shape, groups, members });
         self.holds = hold;
+        self.build();
         self.enforce()
     }
 
@@ -284,12 +319,16 @@ impl Engine for Htb {
             self.applied.retain(|minor, _| found.contains(minor));
             drift += before - self.applied.len();
         }
+        let is_rebuilt = self.look_at_packets();
+        if is_rebuilt {
+            self.build();
+        }
         let is_corrected = self.corrections.look(out, weir_units::Instant(self.opened.elapsed()));
         let is_rescaled = match &mut self.scales {
             Some(scales) => scales.look(&self.nodes)?,
             None => false,
         };
-        if (is_corrected || is_rescaled) && drift == 0 && !self.holds {
+        if (is_corrected || is_rescaled || is_rebuilt) && drift == 0 && !self.holds {
             self.enforce()?;
         }
         Ok(drift)

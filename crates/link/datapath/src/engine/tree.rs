@@ -23,6 +23,7 @@
 //! link whenever a sleeper wakes.)
 
 mod correction;
+mod packets;
 mod quanta;
 mod rates;
 #[cfg(test)]
@@ -35,6 +36,7 @@ use weir_share::Policy;
 use weir_units::{BitRate, Bytes, Framing, RateFraming, TcHandle};
 
 pub use correction::Corrections;
+pub use packets::Packets;
 
 use super::{
     MAJOR, ROOT,
@@ -124,8 +126,8 @@ pub struct Node {
 ///
 /// Ceilings above the capacity become the capacity. If floors add up to more than the
 /// capacity (which admission prevents), every floor is kept as rate all the same and the
-/// root's ceiling decides.
-pub fn build(plan: &Plan<'_>, out: &mut Vec<Node>) {
+/// root's ceiling decides. A class whose packets are not known counts with the largest that leave a queue whole.
+pub fn build(plan: &Plan<'_>, packets: &Packets, out: &mut Vec<Node>) {
     let Plan { shape, groups, members } = *plan;
     out.clear();
     let capacity = shape.capacity;
@@ -163,7 +165,7 @@ pub fn build(plan: &Plan<'_>, out: &mut Vec<Node>) {
         };
         out.push(Node { class, leaf: None });
     }
-    let quanta = quanta::of_members(plan, &group_rates, &rates);
+    let quanta = quanta::of_members(plan, packets, &group_rates, &rates);
     for ((member, rate), quantum) in members.iter().zip(&rates).zip(quanta) {
         let ceil = ceiling(&member.policy);
         let rate = BitRate(*rate).min(ceil);
@@ -192,7 +194,7 @@ pub fn build(plan: &Plan<'_>, out: &mut Vec<Node>) {
 /// floors goes by weight on top of them. This is not section 3's division (see the module's text),
 /// but a script can hold it.
 pub fn fixed(plan: &Plan<'_>, out: &mut Vec<Node>) {
-    build(plan, out);
+    build(plan, &Packets::default(), out);
     let Plan { shape, groups, members } = *plan;
     let floor = |policy: &Policy| policy.floor().min(shape.capacity).max(MIN_OWN_RATE);
     let weight = |policy: &Policy| u64::from(policy.weight().get());

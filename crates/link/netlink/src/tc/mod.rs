@@ -95,6 +95,8 @@ pub struct FoundClass {
     pub leaf: TcHandle,
     /// Its counters.
     pub counters: Counters,
+    /// Packets that a leaf has served; a super-packet counts once. It wraps (`struct tc_htb_xstats`).
+    pub served: u32,
 }
 
 /// A filter as found.

@@ -18,6 +18,7 @@ const RTM_GETQDISC: u16 = 38;
 const RTM_GETTCLASS: u16 = 42;
 const RTM_GETTFILTER: u16 = 46;
 
+const TCA_XSTATS: u16 = 4;
 const TCA_STATS2: u16 = 7;
 const TCA_STATS_BASIC: u16 = 1;
 const TCA_STATS_QUEUE: u16 = 3;
@@ -140,6 +141,7 @@ fn parse_class(body: &[u8]) -> Option<FoundClass> {
     let (mut rate64, mut ceil64) = (None, None);
     let (mut buffer, mut cbuffer) = (0, 0);
     let mut counters = Counters::default();
+    let mut served = 0;
     for (attribute, value) in attributes(&body[20..]) {
         match attribute {
             TCA_KIND => kind_is_htb = str_of(value) == "htb",
@@ -167,6 +169,8 @@ fn parse_class(body: &[u8]) -> Option<FoundClass> {
                 }
             }
             TCA_STATS2 => read_stats(value, &mut counters),
+            // A leaf's packet counts as lent or borrowed (`htb_charge_class` in net/sched/sch_htb.c).
+            TCA_XSTATS if value.len() >= 8 => served = u32_of(value).wrapping_add(u32_of(&value[4..])),
             _ => {}
         }
     }
@@ -178,7 +182,7 @@ fn parse_class(body: &[u8]) -> Option<FoundClass> {
     class.ceil = ceil64.unwrap_or(class.ceil);
     class.burst = bytes_of_ticks(buffer, class.rate);
     class.cburst = bytes_of_ticks(cbuffer, class.ceil);
-    kind_is_htb.then_some(FoundClass { class, leaf: TcHandle(u32_of(&header[16..])), counters })
+    kind_is_htb.then_some(FoundClass { class, leaf: TcHandle(u32_of(&header[16..])), counters, served })
 }
 
 /// `TCA_STATS2` (linux/gen_stats.h).

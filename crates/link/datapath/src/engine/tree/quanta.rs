@@ -3,7 +3,7 @@
 use weir_units::BitRate;
 
 use super::{
-    ROUND, SHORT_ROUND, SLACK_PER_MILLE,
+    Packets, ROUND, SHORT_ROUND, SLACK_PER_MILLE,
     rates::{are_steady, is_at_ceiling},
 };
 use crate::engine::plan::{Member, Plan, potential};
@@ -11,29 +11,40 @@ use crate::engine::plan::{Member, Plan, potential};
 /// Turns of a packet may move one part in this number of a class's target.
 const GAIN: u64 = 100;
 
-/// The most that a turn of one packet may be worth, bit/s. A class has a packet a turn at least, so that one that lacks
-/// less takes the rest from those that lack more.
-///
-/// * `borrowers`: what each class is due of what is lent, and its target.
-fn least_turn(borrowers: &[(u64, u64)]) -> u64 {
-    let lacking: u128 = borrowers.iter().map(|(part, _)| u128::from(*part)).sum();
-    // All together may take this much. It is lost in proportion to the parts.
-    let bears = |(part, target): &(u64, u64)| {
-        (*part > 0).then(|| u128::from(target / GAIN) * lacking / u128::from(*part))
+/// A class that takes all it is given, and may borrow.
+struct Borrower {
+    /// What it is due of what is lent, bit/s.
+    part: u64,
+    target: u64,
+    /// Its packets, bytes.
+    packet: u64,
+}
+
+/// The shortest round in bytes, of at least `least` and at most `most`, that classes bear. A class has a packet a turn at
+/// least. One that lacks less takes the rest from those that lack more.
+fn bearable_round(borrowers: &[Borrower], lent: u64, least: u64, most: u64) -> u64 {
+    let lacking: u128 = borrowers.iter().map(|b| u128::from(b.part)).sum();
+    // The most that all together may take, bit/s. It is lost in proportion to the parts.
+    let all = borrowers
+        .iter()
+        .filter(|b| b.part > 0)
+        .map(|b| u128::from(b.target / GAIN) * lacking / u128::from(b.part))
+        .min()
+        .unwrap_or(u128::MAX);
+    let bears = |round: u64| {
+        let excess = |b: &Borrower| {
+            let turn = u128::from(b.packet) * u128::from(lent) / u128::from(round.max(1));
+            turn.saturating_sub(u128::from(b.part))
+        };
+        borrowers.iter().all(|b| excess(b) <= u128::from(b.target / GAIN))
+            && borrowers.iter().map(excess).sum::<u128>() <= all
     };
-    let all = borrowers.iter().filter_map(bears).min().unwrap_or(u128::MAX);
-    let mut parts: Vec<u128> = borrowers.iter().map(|(part, _)| u128::from(*part)).collect();
-    parts.sort_unstable();
-    let (mut below, mut together) = (0, u128::MAX);
-    for (count, part) in (1..).zip(&parts) {
-        below += part;
-        together = all.saturating_add(below) / count;
-        if parts.get(usize::try_from(count).unwrap_or(usize::MAX)).is_none_or(|next| together <= *next) {
-            break;
-        }
+    let (mut short, mut long) = (least.min(most), most);
+    while short < long {
+        let middle = short + (long - short) / 2;
+        if bears(middle) { long = middle } else { short = middle + 1 }
     }
-    let alone = borrowers.iter().map(|(part, target)| part + target / GAIN).min().unwrap_or(u64::MAX);
-    u64::try_from(together).unwrap_or(u64::MAX).min(alone)
+    long
 }
 
 /// How much each member is served at a time when it borrows, bytes. Of what is lent, a class that takes all
@@ -41,7 +52,7 @@ fn least_turn(borrowers: &[(u64, u64)]) -> u64 {
 ///
 /// A class that takes less may begin to take all before the next look. It then has the rest of its
 /// potential rate `k` of what is lent, `l`, if its turn beside those of the others, `l`, is `k l / (l - k)`.
-pub(super) fn of_members(plan: &Plan<'_>, group_rates: &[u64], rates: &[u64]) -> Vec<u64> {
+pub(super) fn of_members(plan: &Plan<'_>, packets: &Packets, group_rates: &[u64], rates: &[u64]) -> Vec<u64> {
     let Plan { shape, groups, members } = *plan;
     let weight = |m: &Member| u64::from(m.policy.weight().get());
     let lacks = |m: &Member, rate: u64| m.target.0.saturating_sub(rate);
@@ -83,14 +94,14 @@ pub(super) fn of_members(plan: &Plan<'_>, group_rates: &[u64], rates: &[u64]) ->
         u64::try_from(u128::from(rest) * u128::from(lent) / u128::from(lent - rest)).unwrap_or(u64::MAX)
     };
     let unit = shape.unit();
-    let borrowers: Vec<(u64, u64)> = takers()
+    let packet = |m: &Member| packets.of(m.minor).unwrap_or(u64::MAX).min(shape.largest());
+    let borrowers: Vec<Borrower> = takers()
         .filter(|(m, rate)| m.policy.ceiling().0 > **rate)
-        .map(|(m, rate)| (part(m, *rate), m.target.0))
+        .map(|(m, rate)| Borrower { part: part(m, *rate), target: m.target.0, packet: packet(m) })
         .collect();
-    let bears = u128::from(shape.largest()) * u128::from(lent) / u128::from(least_turn(&borrowers).max(1));
-    let short = u64::try_from(bears).unwrap_or(u64::MAX).max(BitRate(lent).bytes_in(SHORT_ROUND).0);
     let long = shape.capacity.bytes_in(ROUND).0;
-    let round = if are_steady(members) { long.min(short) } else { long }
+    let short = || bearable_round(&borrowers, lent, BitRate(lent).bytes_in(SHORT_ROUND).0, long);
+    let round = if are_steady(members) { short() } else { long }
         .max(4 * unit * takers().count().max(1) as u64);
     // A class below its ceiling that would send above it for all of its turn loses the rest of the turn.
     let turns_end = |(m, rate): (&Member, &u64)| {

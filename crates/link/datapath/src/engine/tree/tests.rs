@@ -16,7 +16,7 @@ fn shape(capacity: BitRate, split: bool) -> Shape {
 }
 
 fn make(shape: &Shape, groups: &[Group], members: &[Member], nodes: &mut Vec<Node>) {
-    build(&Plan { shape, groups, members }, nodes);
+    build(&Plan { shape, groups, members }, &Packets::default(), nodes);
 }
 
 fn member(minor: u16, weight: u32, min: Option<u64>, max: Option<u64>, mbit: u64) -> Member {
@@ -104,6 +104,29 @@ fn steady_round_is_longer_where_a_packet_would_give_too_much() {
     let lent = 100_000_000 - nodes[1..].iter().map(|n| n.class.rate.0).sum::<u64>();
     let gain = lent * class(&nodes, 18).quantum.0 / all;
     assert!(gain <= 10_000, "{gain} bit/s on top of 1 Mbit/s");
+}
+
+#[test]
+fn steady_round_is_as_long_as_the_packets_of_each_class_need() {
+    let small = member(18, 1, Some(1), None, 1);
+    let members: Vec<Member> = [member(16, 1, None, None, 33), member(17, 2, None, None, 66), small]
+        .map(|member| Member { is_steady: true, ..member })
+        .to_vec();
+    let round = |of_small: u64, of_others: u64| {
+        let mut packets = Packets::default();
+        for (minor, bytes) in [(16, of_others), (17, of_others), (18, of_small)] {
+            packets.look(minor, 100 * bytes, 100);
+        }
+        let shape = shape(BitRate::mbit(100), true);
+        let mut nodes = Vec::new();
+        build(&Plan { shape: &shape, groups: &[], members: &members }, &packets, &mut nodes);
+        class(&nodes, 16).quantum.0 + class(&nodes, 17).quantum.0
+    };
+    let unknown: u64 = tree(true, &members)[1..3].iter().map(|n| n.class.quantum.0).sum();
+    assert!(round(1514, 1514) < unknown * 2 / 3, "{} of {unknown}", round(1514, 1514));
+    assert!(round(1514, 9084) < unknown * 2 / 3, "packets of the others are no longer than their turns");
+    assert!(round(9084, 1514) > unknown * 9 / 10, "{} of {unknown}", round(9084, 1514));
+    assert_eq!(round(100_000, 1514), unknown, "no packet leaves whole that is longer than the largest");
 }
 
 #[test]

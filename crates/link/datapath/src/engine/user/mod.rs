@@ -292,7 +292,7 @@ impl Engine for User {
         // The forwarder knows each packet's length. The tree's rates need no form of their own.
         let shape = Shape { framing: None, ..*plan.shape };
         let unframed = Plan { shape: &shape, ..*plan };
-        tree::build(&unframed, &mut self.nodes);
+        tree::build(&unframed, &tree::Packets::default(), &mut self.nodes);
         self.corrections.follow(&unframed, &self.nodes, hold);
         self.holds = hold;
         let queues = plan.members.len().next_power_of_two().min(MAX_QUEUES);

@@ -2,7 +2,10 @@ use proptest::prelude::*;
 use weir_netlink::tc::Counters;
 use weir_share::Policy;
 
-use super::{super::build, *};
+use super::{
+    super::{Packets, build},
+    *,
+};
 use crate::engine::plan::{Group, Member, Shape};
 
 const LOOK: Duration = Duration::from_millis(100);
@@ -70,7 +73,7 @@ impl Model {
 
     fn divide(&mut self) {
         let plan = Plan { shape: &SHAPE, groups: &self.groups, members: &self.members };
-        build(&plan, &mut self.nodes);
+        build(&plan, &Packets::default(), &mut self.nodes);
         self.corrections.follow(&plan, &self.nodes, false);
     }
 
@@ -282,7 +285,7 @@ proptest! {
             .collect();
         let plan = Plan { shape: &SHAPE, groups: &groups, members: &members };
         let (mut nodes, mut corrections) = (Vec::new(), Corrections::default());
-        build(&plan, &mut nodes);
+        build(&plan, &Packets::default(), &mut nodes);
         corrections.follow(&plan, &nodes, false);
         let mut now = Instant::default();
         for look in 1..=looks {
