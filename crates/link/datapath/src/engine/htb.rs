@@ -13,20 +13,8 @@ use weir_units::{LinkHeader, TcHandle};
 
 use super::{
     Attachments, DEFAULT, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process,
-    Uplink,
-    framed::LineCounts,
-    ifb::Ifb,
-    plan::{Group, Member, Shape},
-    tree,
-    weight::Scales,
+    Uplink, framed::LineCounts, ifb::Ifb, plan::KeptPlan, tree, weight::Scales,
 };
-
-/// The last plan.
-struct Division {
-    shape: Shape,
-    groups: Vec<Group>,
-    members: Vec<Member>,
-}
 
 /// The HTB engine's half of the kernel.
 pub struct Htb {
@@ -35,7 +23,8 @@ pub struct Htb {
     applied: BTreeMap<u16, tree::Node>,
     /// Last dump; kept for its memory.
     found: Vec<FoundClass>,
-    division: Option<Division>,
+    /// The last plan.
+    plan: Option<KeptPlan>,
     packets: tree::Packets,
     /// The wanted tree, its rates in bytes of the uplink.
     nodes: Vec<tree::Node>,
@@ -82,7 +71,7 @@ impl Htb {
             ifb,
             applied: BTreeMap::new(),
             found: Vec::new(),
-            division: None,
+            plan: None,
             packets: tree::Packets::default(),
             nodes: Vec::new(),
             corrections: tree::Corrections::default(),
@@ -136,8 +125,7 @@ impl Htb {
 
     /// Builds the wanted tree from the last plan and from what is known of packets.
     fn build(&mut self) {
-        let Some(Division { shape, groups, members }) = &self.division else { return };
-        let plan = Plan { shape, groups, members };
+        let Some(plan) = self.plan.as_ref().map(KeptPlan::plan) else { return };
         tree::build(&plan, &self.packets, &mut self.nodes);
         self.corrections.follow(&plan, &self.nodes, self.holds);
     }
@@ -262,8 +250,7 @@ impl Engine for Htb {
         if let Some(scales) = &mut self.scales {
             scales.follow(self.lacks_ethernet || shape.has_tunnels);
         }
-        let (groups, members) = (plan.groups.to_vec(), plan.members.to_vec());
-        self.division = Some(Division { shape, groups, members });
+        self.plan = Some(KeptPlan::of(&Plan { shape: &shape, ..*plan }));
         self.holds = hold;
         self.build();
         self.enforce()

@@ -17,6 +17,23 @@ pub struct Plan<'a> {
     pub members: &'a [Member],
 }
 
+/// A plan that an engine keeps.
+pub(crate) struct KeptPlan {
+    pub(crate) shape: Shape,
+    groups: Vec<Group>,
+    members: Vec<Member>,
+}
+
+impl KeptPlan {
+    pub(crate) fn of(plan: &Plan<'_>) -> KeptPlan {
+        KeptPlan { shape: *plan.shape, groups: plan.groups.to_vec(), members: plan.members.to_vec() }
+    }
+
+    pub(crate) fn plan(&self) -> Plan<'_> {
+        Plan { shape: &self.shape, groups: &self.groups, members: &self.members }
+    }
+}
+
 /// A link and its packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {

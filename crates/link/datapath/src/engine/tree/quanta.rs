@@ -13,7 +13,7 @@ const GAIN: u64 = 100;
 
 /// A class that takes all it is given, and may borrow.
 struct Borrower {
-    /// What it is due of what is lent, bit/s.
+    /// Its due of what is lent, bit/s.
     part: u64,
     target: u64,
     /// Its packets, bytes.
@@ -101,8 +101,8 @@ pub(super) fn of_members(plan: &Plan<'_>, packets: &Packets, group_rates: &[u64]
         .collect();
     let long = shape.capacity.bytes_in(ROUND).0;
     let short = || bearable_round(&borrowers, lent, BitRate(lent).bytes_in(SHORT_ROUND).0, long);
-    let round = if are_steady(members) { short() } else { long }
-        .max(4 * unit * takers().count().max(1) as u64);
+    let round =
+        if are_steady(members) { short() } else { long }.max(4 * unit * takers().count().max(1) as u64);
     // A class below its ceiling that would send above it for all of its turn loses the rest of the turn.
     let turns_end = |(m, rate): (&Member, &u64)| {
         let ceil = m.policy.ceiling().min(shape.capacity);

@@ -115,6 +115,7 @@ fn steady_round_is_as_long_as_the_packets_of_each_class_need() {
     let round = |of_small: u64, of_others: u64| {
         let mut packets = Packets::default();
         for (minor, bytes) in [(16, of_others), (17, of_others), (18, of_small)] {
+            packets.look(minor, 0, 0);
             packets.look(minor, 100 * bytes, 100);
         }
         let shape = shape(BitRate::mbit(100), true);

@@ -48,7 +48,10 @@ use self::{
 };
 use super::{
     Attachments, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process, ROOT,
-    Uplink, ifb::Ifb, plan::Shape, tree,
+    Uplink,
+    ifb::Ifb,
+    plan::{KeptPlan, Shape},
+    tree,
 };
 
 /// Tap queues at first; twice as many whenever they do not do.
@@ -107,6 +110,9 @@ pub struct User {
     late: Lateness,
     /// Its thread goes before others.
     ahead: bool,
+    /// The last plan.
+    plan: Option<KeptPlan>,
+    packets: tree::Packets,
     nodes: Vec<tree::Node>,
     corrections: tree::Corrections,
     opened: Instant,
@@ -149,6 +155,8 @@ impl User {
                     late: Lateness::default(),
                     ahead: false,
                     nodes: Vec::new(),
+                    plan: None,
+                    packets: tree::Packets::default(),
                     corrections: tree::Corrections::default(),
                     opened: Instant::now(),
                     holds: false,
@@ -291,10 +299,9 @@ impl Engine for User {
     fn apply(&mut self, plan: &Plan<'_>, hold: bool) -> Result<usize, EngineError> {
         // The forwarder knows each packet's length. The tree's rates need no form of their own.
         let shape = Shape { framing: None, ..*plan.shape };
-        let unframed = Plan { shape: &shape, ..*plan };
-        tree::build(&unframed, &tree::Packets::default(), &mut self.nodes);
-        self.corrections.follow(&unframed, &self.nodes, hold);
+        self.plan = Some(KeptPlan::of(&Plan { shape: &shape, ..*plan }));
         self.holds = hold;
+        self.build();
         let queues = plan.members.len().next_power_of_two().min(MAX_QUEUES);
         if queues > self.queues {
             self.begin_again(queues)?;
@@ -322,9 +329,13 @@ impl Engine for User {
                 Measured { minor, counters }
             },
         ));
+        let is_rebuilt = self.look_at_packets(out);
+        if is_rebuilt {
+            self.build();
+        }
         let is_corrected = self.corrections.look(out, weir_units::Instant(self.opened.elapsed()));
         if let Some(split) = self.split
-            && is_corrected
+            && (is_corrected || is_rebuilt)
             && !self.holds
         {
             self.enforce(split, self.line)?;
@@ -403,6 +414,30 @@ impl Device for User {
 
 impl User {
     /// Makes the forwarder's tree the wanted one, corrected.
+    /// Builds the wanted tree from the last plan and from what is known of packets.
+    fn build(&mut self) {
+        let Some(plan) = self.plan.as_ref().map(KeptPlan::plan) else { return };
+        tree::build(&plan, &self.packets, &mut self.nodes);
+        self.corrections.follow(&plan, &self.nodes, self.holds);
+    }
+
+    /// Takes counts. Returns whether a class sends packets of another length. Where super-packets are not split,
+    /// their segments tell nothing of them.
+    fn look_at_packets(&mut self, measured: &[Measured]) -> bool {
+        if self.split != Some(true) {
+            return false;
+        }
+        let mut is_other = false;
+        for Measured { minor, counters } in measured.iter().filter(|m| self.leaves.contains(&m.minor)) {
+            #[expect(clippy::cast_possible_truncation, reason = "the count may wrap")]
+            let packets = counters.packets as u32;
+            is_other |= self.packets.look(*minor, counters.bytes, packets);
+        }
+        let leaves = &self.leaves;
+        self.packets.retain(|minor| leaves.contains(&minor));
+        is_other
+    }
+
     fn enforce(&mut self, split: bool, line: Option<Line>) -> Result<usize, EngineError> {
         let mut wanted = self.nodes.clone();
         self.corrections.correct(&mut wanted);
