@@ -413,7 +413,6 @@ impl Device for User {
 }
 
 impl User {
-    /// Makes the forwarder's tree the wanted one, corrected.
     /// Builds the wanted tree from the last plan and from what is known of packets.
     fn build(&mut self) {
         let Some(plan) = self.plan.as_ref().map(KeptPlan::plan) else { return };
@@ -438,6 +437,7 @@ impl User {
         is_other
     }
 
+    /// Makes the forwarder's tree the wanted one, corrected.
     fn enforce(&mut self, split: bool, line: Option<Line>) -> Result<usize, EngineError> {
         let mut wanted = self.nodes.clone();
         self.corrections.correct(&mut wanted);
