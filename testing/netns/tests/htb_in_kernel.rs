@@ -107,12 +107,18 @@ fn set_up(netns: &Netns) {
     netns.tc(&batch).unwrap_or_else(|e| panic!("{e:#}"));
 }
 
-/// Bytes that each class has sent.
+/// Bytes that each class has sent. The kernel counts the packets that a leaf has served in another place too, where a
+/// super-packet is one.
 fn counted(netns: &Netns) -> BTreeMap<u16, u64> {
     let index = index_of(netns, DEVICE).expect("it is there");
     let mut found = Vec::new();
     let read = netns.within(|| Netlink::open()?.htb_classes(index, &mut found));
     read.expect("the namespace can be entered").expect("classes can be listed");
+    for leaf in found.iter().filter(|f| f.leaf.0 != 0) {
+        let (packets, served) = (leaf.counters.packets, u64::from(leaf.served));
+        // A packet may leave while the kernel tells.
+        assert!(packets > 0 && packets.abs_diff(served) <= 2, "{packets} packets, {served} served");
+    }
     found.iter().map(|f| (f.class.handle.minor(), f.counters.bytes)).collect()
 }
 
