@@ -29,6 +29,7 @@
 #define NO_MATCH 0 /* cls_bpf without direct action */
 #define BASE_PERIOD_NS 4000000000ULL
 #define OPTIONS 8 /* that are looked at */
+#define BLOCKS 4  /* fit among the options */
 #define FIN 1
 #define SYN 2
 #define RST 4
@@ -61,12 +62,30 @@ struct segment {
 	__u32 payload;
 	__u32 stamp; /* TSval */
 	__u32 echo;  /* TSecr */
+	__u32 reached; /* behind the last byte that a block tells of (RFC 2018); no less than `ack` */
 	__u8 has_stamp;
+	__u8 has_blocks;
 	__u8 flags;
 };
 
-/* Finds the timestamps among the options at [at, end). */
-static __always_inline void read_stamps(struct __sk_buff *skb, __u32 start, __u32 at, __u32 end, struct segment *s)
+/* Finds the furthest end of the blocks at [at, end). */
+static __always_inline void read_blocks(struct __sk_buff *skb, __u32 start, __u32 at, __u32 end, struct segment *s)
+{
+	__be32 edges[2];
+	int i;
+
+	for (i = 0; i < BLOCKS && at + sizeof(edges) <= end; i++) {
+		if (load_header(skb, start, at, edges, sizeof(edges)))
+			return;
+		if ((__s32)(bpf_ntohl(edges[1]) - s->reached) > 0)
+			s->reached = bpf_ntohl(edges[1]);
+		s->has_blocks = 1;
+		at += sizeof(edges);
+	}
+}
+
+/* Reads timestamps and blocks among the options at [at, end). */
+static __always_inline void read_options(struct __sk_buff *skb, __u32 start, __u32 at, __u32 end, struct segment *s)
 {
 	__u8 head[2];
 	__be32 stamps[2];
@@ -87,10 +106,11 @@ static __always_inline void read_stamps(struct __sk_buff *skb, __u32 start, __u3
 			s->stamp = bpf_ntohl(stamps[0]);
 			s->echo = bpf_ntohl(stamps[1]);
 			s->has_stamp = 1;
-			return;
 		}
-		if (head[1] < 2)
+		if (head[1] < 2 || at + head[1] > end)
 			return;
+		if (head[0] == 5)
+			read_blocks(skb, start, at + 2, at + head[1], s);
 		at += head[1];
 	}
 }
@@ -130,7 +150,8 @@ static __always_inline int read_segment(struct __sk_buff *skb, int leaves, struc
 	s->ack = bpf_ntohl(numbers[1]);
 	s->payload = length - end;
 	s->flags = rest[1];
-	read_stamps(skb, p.start, fragment.transport + 20, p.offset + end, s);
+	s->reached = s->ack;
+	read_options(skb, p.start, fragment.transport + 20, p.offset + end, s);
 	__builtin_memcpy(s->flow.near.bytes, leaves ? f.source : f.destination, 16);
 	__builtin_memcpy(s->flow.far.bytes, leaves ? f.destination : f.source, 16);
 	s->flow.near_port = leaves ? f.source_port : f.destination_port;
@@ -288,12 +309,18 @@ int weir_answered(struct __sk_buff *skb)
 		} else {
 			flow->sacked -= more;
 		}
-	} else if (!more && !s.payload && way > flow->sacked + flow->mss && !(s.flags & (SYN | FIN))) {
+	} else if (!more && !s.payload && !s.has_blocks && way > flow->sacked + flow->mss && !(s.flags & (SYN | FIN))) {
 		/* A duplicate: one more segment has arrived behind a gap (RFC 5681, 4.2). */
 		flow->sacked += flow->mss;
 		count(sums, flow, flow->mss);
-	} else {
+	} else if (!s.has_blocks) {
 		return NO_MATCH;
+	}
+	/* Bytes that are missing before the furthest block are not on the way: lost, or dropped before the link. */
+	more = s.reached - flow->una;
+	if ((__s32)more > 0 && more <= flow->high - flow->una && more > flow->sacked) {
+		count(sums, flow, more - flow->sacked);
+		flow->sacked = more;
 	}
 	flow->answered = now;
 	sums->waits_since = 0;

@@ -15,7 +15,7 @@ struct weir_least { /* the least queue that was seen in a time of 10 ms */
 struct weir_link_signals { /* counted from the load of the programs */
 	__u64 sent_bytes;    /* all packets that left, as the scheduler counts them */
 	__u64 sent_payload;  /* TCP payload among them */
-	__u64 acked_payload; /* TCP payload that was answered, by acknowledgement or by its duplicates */
+	__u64 acked_payload; /* TCP payload that was answered, by acknowledgement, its blocks or its duplicates */
 	__u64 acked_base_us; /* the sum of answered payload times the flow's base */
 	__u64 samples;       /* round trips */
 	__u64 waits_since;   /* the first payload that left since the last answer; 0: none */
@@ -27,7 +27,7 @@ struct weir_sent_flow { /* one TCP flow's data that left */
 	__u64 answered;  /* the last answer, or the first packet */
 	__u32 high;      /* behind the highest sequence number that left */
 	__u32 una;       /* the highest acknowledgement */
-	__u32 sacked;    /* bytes above it that its duplicates have told of */
+	__u32 sacked;    /* bytes above it up to the furthest block, or that its duplicates have told of */
 	__u32 mss;
 	__u32 period;    /* of `base` */
 	__u32 epoch;     /* of `base` (weir_signals_config) */
