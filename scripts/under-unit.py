@@ -307,6 +307,11 @@ def file_systems(settings):
         set_read_only("/sys", True)
         for path in ("/proc/kallsyms", "/proc/kcore"):
             hide(path)
+    for path in settings.get("ReadWritePaths", "").split():
+        optional, path = path.startswith("-"), path.lstrip("-")
+        if os.path.exists(path) or not optional:
+            bind(path, path)
+            set_read_only(path, False)
     if os.path.isdir("/sys/fs/cgroup"):
         bind("/sys/fs/cgroup", "/sys/fs/cgroup")
         set_read_only("/sys/fs/cgroup", on("ProtectControlGroups"))
@@ -378,7 +383,7 @@ def main():
     if len(sys.argv) < 3:
         die("usage: under-unit.py UNIT[:DROP-IN...] PROGRAM [ARGUMENT...]")
     settings = read_unit(sys.argv[1])
-    known = set(NO_LIMIT + NOT_APPLIED + LISTS) | set("""User Group UMask LimitNOFILE LimitMEMLOCK MemoryMax
+    known = set(NO_LIMIT + NOT_APPLIED + LISTS) | set("""User Group UMask LimitNOFILE LimitMEMLOCK MemoryMax ReadWritePaths
         NoNewPrivileges ProtectSystem ProtectHome PrivateTmp PrivateMounts PrivateDevices ProtectProc ProtectClock
         ProtectKernelLogs ProtectKernelModules ProtectKernelTunables ProtectControlGroups RestrictRealtime
         RestrictSUIDSGID LockPersonality MemoryDenyWriteExecute SystemCallArchitectures

@@ -8,3 +8,4 @@ pub mod engine;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
 pub mod pacing;
+pub mod super_packets;

@@ -8,6 +8,7 @@ use weir_datapath::{
         Attach, Attachments, CONTROL, Created, DEFAULT, EngineError, EngineKind, HOST, MAJOR, PortClass, plan,
     },
     pacing::{Pacing, Root},
+    super_packets::SuperPackets,
 };
 use weir_discovery::NsId;
 use weir_netlink::{Link, Netlink};
@@ -32,6 +33,10 @@ pub(crate) struct Datapath {
     pub(crate) pacing_failure: Option<String>,
     /// The reason why an alteration of the pacing of sockets could not be undone at the last look.
     pub(crate) unrepaired_pacing: Option<String>,
+    /// The length of TCP's super-packets in the containers.
+    pub(crate) super_packets: Option<SuperPackets>,
+    /// The reason if they may be long somewhere.
+    pub(crate) super_packets_failure: Option<String>,
     /// The reason if selectors have no effect.
     pub(crate) rules_failure: Option<String>,
     /// Tunnels whose outer packets are charged beside the inner ones, with the reason.
@@ -164,8 +169,9 @@ impl Datapath {
             tunnel_key: marks.tunnel_key,
             ..ClassifierConfig::default()
         };
-        let root =
-            NsId::own().map_err(|e| e.to_string()).and_then(|own| Root::find(own).map_err(|e| chain(&e)));
+        let own = NsId::own().map_err(|e| e.to_string());
+        let super_packets = own.as_ref().ok().map(|own| SuperPackets::new(*own));
+        let root = own.and_then(|own| Root::find(own).map_err(|e| chain(&e)));
         let earlier = root.as_ref().ok().and_then(Root::earlier);
         let attachments = Attachments::open(how, programs, created, earlier.as_ref())?;
         let pacing = match root {
@@ -191,6 +197,8 @@ impl Datapath {
             pacing,
             pacing_failure,
             unrepaired_pacing: None,
+            super_packets,
+            super_packets_failure: None,
             netlink: Netlink::open()?,
             failures: BTreeMap::new(),
             rules_failure: None,
@@ -249,6 +257,10 @@ impl Datapath {
             for why in pacing.visit(&discovery.namespaces) {
                 tracing::debug!("{why}");
             }
+        }
+        if let Some(super_packets) = &mut self.super_packets {
+            let failures = super_packets.follow(&discovery.namespaces);
+            self.super_packets_failure = failures.into_iter().next();
         }
         Ok(())
     }

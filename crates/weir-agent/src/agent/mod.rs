@@ -565,6 +565,7 @@ impl Agent {
     async fn close(mut self) -> anyhow::Result<()> {
         let unpaced = self.datapath.pacing.as_mut().map_or(Ok(()), |p| p.remove());
         let unsteered = self.congestion.remove();
+        let restored = self.datapath.super_packets.as_mut().map_or(Ok(()), |s| s.remove());
         let failures = self.datapath.attachments.remove();
         // The queues are removed after their packets have left.
         for _ in 0..50 {
@@ -579,7 +580,7 @@ impl Agent {
         self.store.save_engine(None)?;
         self.save_created();
         unpaced?;
-        unsteered.map_err(|why| anyhow::anyhow!("cannot put everything back: {why}"))?;
+        unsteered.and(restored).map_err(|why| anyhow::anyhow!("cannot put everything back: {why}"))?;
         match failures.first() {
             Some(first) => {
                 anyhow::bail!("cannot put everything back: {} ({} failures)", chain(first), failures.len())

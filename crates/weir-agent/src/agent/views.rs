@@ -91,6 +91,7 @@ impl Agent {
             );
         }
         warnings.extend(self.datapath.pacing_failure.iter().map(|e| format!("sockets are not paced: {e}")));
+        warnings.extend(self.datapath.super_packets_failure.clone());
         warnings.extend(self.datapath.rules_failure.iter().map(|e| format!("selectors select nothing: {e}")));
         let twice = |(device, e): (&String, &String)| {
             format!("outer packets of tunnel {device} are charged to host, beside the inner ones: {e}")
