@@ -169,7 +169,7 @@ fn htb(netlink: &mut Netlink, ifb: u32) -> Check {
     let leaf = |kind| tc::set_leaf(ifb, "weirtry", handle, TcHandle::new(2, 0), kind);
     let split = Leaf::Split { limit: Bytes(300_000), largest: Bytes(9_216) };
     let steps = [
-        tc::add_htb(ifb, "weirtry", TcHandle::new(1, 0), 2),
+        tc::add_htb(ifb, "weirtry", TcHandle::new(1, 0), TcHandle::ROOT, 2),
         tc::set_class(ifb, "weirtry", &class),
         leaf(Leaf::Fifo { limit: Bytes(300_000) }),
         tc::delete_qdisc(ifb, "weirtry", TcHandle::new(2, 0), handle),

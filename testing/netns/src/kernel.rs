@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use weir_bpf::attach;
 use weir_netlab::topology::Netns;
 use weir_netlink::{Netlink, tc::FoundClass};
+use weir_units::TcHandle;
 
 use crate::Need;
 
@@ -39,7 +40,7 @@ pub fn classes(netns: &Netns) -> BTreeMap<String, FoundClass> {
     let mut found = Vec::new();
     let read = netns.within(|| {
         let mut netlink = Netlink::open()?;
-        netlink.htb_classes(index, &mut found)?;
+        netlink.htb_classes(index, TcHandle::new(1, 0), &mut found)?;
         netlink.qdiscs(index)
     });
     let queues = read.expect("the namespace can be entered").expect("classes and queues can be listed");
@@ -101,7 +102,11 @@ pub fn traces(netns: &Netns) -> BTreeMap<String, String> {
     let mut traces = BTreeMap::new();
     let links = say(&["ip", "-d", "link"]);
     traces.insert("ip -d link".to_owned(), links.lines().map(without_clocks).collect::<Vec<_>>().join("\n"));
-    traces.insert("tc -d qdisc".to_owned(), say(&["tc", "-d", "qdisc", "show"]));
+    let qdiscs = say(&["tc", "-d", "qdisc", "show"]);
+    traces.insert(
+        "tc -d qdisc".to_owned(),
+        qdiscs.lines().map(without_counters).collect::<Vec<_>>().join("\n"),
+    );
     for link in say(&["ip", "-o", "link"]).lines() {
         let name = link.split([':', '@']).nth(1).unwrap_or_default().trim();
         for what in [
@@ -131,6 +136,13 @@ pub fn traces(netns: &Netns) -> BTreeMap<String, String> {
 fn without_clocks(line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
     let still = |i: usize| if i > 0 && words[i - 1].ends_with("_timer") { "-" } else { words[i] };
+    (0..words.len()).map(still).collect::<Vec<_>>().join(" ")
+}
+
+/// A line about a qdisc without the packets that it has counted.
+fn without_counters(line: &str) -> String {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let still = |i: usize| if i > 0 && words[i - 1] == "direct_packets_stat" { "-" } else { words[i] };
     (0..words.len()).map(still).collect::<Vec<_>>().join(" ")
 }
 

@@ -224,6 +224,23 @@ fn whatever_is_done_to_the_scheduler_is_undone() {
         },
     );
 
+    let inside = |n: &Node, what: &str| n.sh(&["tc", what, "show", "dev", SCHEDULER]);
+    let inner = format!("8{minor:0>3}:");
+    assert!(inside(&busy.node, "qdisc").contains(&inner), "{}", inside(&busy.node, "qdisc"));
+    busy.repairs_after(
+        "what is inside a class's queue deleted",
+        "altered",
+        |n| tc(n, &format!("tc qdisc del dev {SCHEDULER} parent {minor}:1 handle {inner}")),
+        |n| (!inside(n, "qdisc").contains(&inner)).then(|| format!("there is no {inner}")),
+    );
+
+    busy.repairs_after(
+        "the filter of sparse flows deleted",
+        "altered",
+        |n| tc(n, &format!("tc filter del dev {SCHEDULER} parent 1:")),
+        |n| (!inside(n, "filter").contains("weir_sparse_class")).then(|| "there is no filter".to_owned()),
+    );
+
     busy.repairs_after(
         "a class added that is nobody's",
         "altered",

@@ -8,7 +8,7 @@ use weir_netlab::{
 };
 use weir_netlink::{Netlink, tc::FoundClass};
 use weir_netns_tests::{Need, Node, Origin, Rate, Stream, can_run, containers, kernel};
-use weir_units::BitRate;
+use weir_units::{BitRate, TcHandle};
 
 const SECTIONS: &str = r#"
 [host]
@@ -41,7 +41,8 @@ max = "40mbit"
 fn on_uplink(node: &Node) -> BTreeMap<String, FoundClass> {
     let index = kernel::index_of(node.topology.node(), UPLINK).expect("it is there");
     let mut found = Vec::new();
-    let read = node.topology.node().within(|| Netlink::open()?.htb_classes(index, &mut found));
+    let read =
+        node.topology.node().within(|| Netlink::open()?.htb_classes(index, TcHandle::new(1, 0), &mut found));
     read.expect("can enter").expect("classes can be listed");
     found.into_iter().map(|f| (f.class.handle.to_string(), f)).collect()
 }

@@ -112,7 +112,7 @@ fn set_up(netns: &Netns) {
 fn counted(netns: &Netns) -> BTreeMap<u16, u64> {
     let index = index_of(netns, DEVICE).expect("it is there");
     let mut found = Vec::new();
-    let read = netns.within(|| Netlink::open()?.htb_classes(index, &mut found));
+    let read = netns.within(|| Netlink::open()?.htb_classes(index, TcHandle::new(1, 0), &mut found));
     read.expect("the namespace can be entered").expect("classes can be listed");
     for leaf in found.iter().filter(|f| f.leaf.0 != 0) {
         let (packets, served) = (leaf.counters.packets, u64::from(leaf.served));

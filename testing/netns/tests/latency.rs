@@ -3,7 +3,11 @@
 //! With super-packets on, one that is on the wire is 5.2 ms of a 100 Mbit/s line, unless it is
 //! split before; with them off it is one frame.
 
-use std::{thread::sleep, time::Duration};
+use std::{
+    net::UdpSocket,
+    thread::{self, sleep},
+    time::Duration,
+};
 
 use weir_netlab::{
     topology::{Family, Spec},
@@ -16,7 +20,8 @@ use weir_netns_tests::{
 
 for_each_engine!(
     single_segments_hardly_delay_an_idle_class_nor_a_new_flow_beside_them,
-    super_packets_delay_an_idle_class_by_one_a_new_flow_by_little
+    super_packets_delay_an_idle_class_by_one_a_new_flow_by_little,
+    packets_of_a_flow_keep_their_order_beside_a_busy_one
 );
 
 /// A frame of 1514 bytes and its preamble at 100 Mbit/s.
@@ -94,9 +99,8 @@ fn bound_beside(engine: EngineKind, tso: bool) -> Option<f64> {
 /// The same for a new flow in a container that sends all it can.
 fn bound_inside(engine: EngineKind) -> Option<f64> {
     match engine {
-        EngineKind::Bpf | EngineKind::Edt => Some(5.0),
-        EngineKind::Htb
-        | EngineKind::User
+        EngineKind::Bpf | EngineKind::Edt | EngineKind::Htb => Some(5.0),
+        EngineKind::User
         | EngineKind::BpfCredit
         | EngineKind::PaperCredit
         | EngineKind::Pacing
@@ -131,4 +135,44 @@ fn single_segments_hardly_delay_an_idle_class_nor_a_new_flow_beside_them(engine:
 
 fn super_packets_delay_an_idle_class_by_one_a_new_flow_by_little(engine: EngineKind) {
     round_trips(engine, true);
+}
+
+/// A flow that sends little, then much, and little again, from C4 beside its own TCP.
+fn packets_of_a_flow_keep_their_order_beside_a_busy_one(engine: EngineKind) {
+    const BURSTS: [u32; 6] = [1, 3, 60, 2, 8, 20];
+    const PAUSES_MS: [u64; 5] = [0, 2, 8, 40, 250];
+    const ROUNDS: u32 = 40;
+    let busy = busy(engine, true);
+    let (srv, address) = (busy.node.topology.srv(), busy.node.topology.server_address(Family::V4));
+    let receiver = srv.within(|| UdpSocket::bind((address, 0))).expect("can enter").expect("a port is free");
+    receiver.set_read_timeout(Some(Duration::from_secs(2))).expect("it can be told");
+    let target = receiver.local_addr().expect("it has one");
+    let sender = busy.node.netns("C4").within(|| UdpSocket::bind("0.0.0.0:0"));
+    let sender = sender.expect("can enter").expect("a port is free");
+    let received = thread::spawn(move || {
+        let mut numbers = Vec::new();
+        let mut buffer = [0; 2048];
+        while let Ok(length) = receiver.recv(&mut buffer) {
+            assert!(length >= 4);
+            numbers.push(u32::from_be_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]));
+        }
+        numbers
+    });
+    let mut sent = 0;
+    let all = BURSTS.iter().flat_map(|burst| PAUSES_MS.iter().map(move |pause| (*burst, *pause)));
+    for (round, (burst, pause)) in (0..ROUNDS).zip(all.cycle()) {
+        for n in 0..burst {
+            let mut datagram = vec![0; if (round + n) % 3 == 0 { 1400 } else { 60 }];
+            datagram[..4].copy_from_slice(&u32::to_be_bytes(sent));
+            sender.send_to(&datagram, target).expect("it can send");
+            sent += 1;
+        }
+        sleep(Duration::from_millis(pause));
+    }
+    let numbers = received.join().expect("it ends");
+    let late = numbers.windows(2).filter(|pair| pair[0] > pair[1]).count();
+    println!("{engine}: {} of {sent} datagrams arrive, {late} after a later one", numbers.len());
+    let least = if engine.holds_back() { sent - sent / 50 } else { sent / 2 };
+    assert!(numbers.len() as u32 >= least, "{} of {sent} arrive", numbers.len());
+    assert_eq!(late, 0, "datagrams of one flow arrive after later ones");
 }

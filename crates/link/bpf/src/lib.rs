@@ -30,7 +30,7 @@ mod user;
 
 pub use classify::{
     Classifier, ClassifierConfig, ENTRIES, Handover, LocalPrefix, MASKS, Restored, RuleSet, RulesError,
-    SelectorRule, Tunnel, Wanted, Way, Weights, port_blocks,
+    SelectorRule, SparseFlows, Tunnel, Wanted, Way, Weights, port_blocks,
 };
 pub use common::{Error, attach, framing::FramingWord};
 pub use congestion::{

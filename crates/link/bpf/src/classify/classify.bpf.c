@@ -26,6 +26,8 @@
  * the kernel's routes for the link. A packet that leaves by another one all the same, for example by a
  * mark of netfilter, is charged there again by its class, and counted.
  *
+ * Packets of flows that send little go first in their class's queue, where HTB schedules (sparse.h).
+ *
  * weir_tunnel runs where packets enter a tunnel of WireGuard (tunnel.h). There it names the class of what no
  * port has seen, so that weir_uplink charges the outer packet once.
  *
@@ -109,6 +111,7 @@ struct {
 	__type(value, __u32);
 } weir_user SEC(".maps");
 
+#include "sparse.h"
 #include "tunnel.h"
 #include "route.h"
 
@@ -181,7 +184,7 @@ static __always_inline void classify(struct __sk_buff *skb, const struct weir_co
 {
 	if (cfg->pacing & WEIR_WEIGHED && cfg->pacing & (WEIR_BARE | WEIR_TUNNELS))
 		weigh(skb, handle, header);
-	skb->priority = handle;
+	skb->priority = cfg->pacing & WEIR_SPARSE ? priority_of(skb, cfg, handle) : handle;
 	mark(skb, cfg, handle);
 }
 

@@ -3,6 +3,7 @@
 mod handover;
 mod restore;
 mod rules;
+mod sparse;
 mod weights;
 
 use std::{
@@ -23,6 +24,7 @@ pub use self::restore::{Restored, Wanted};
 pub(crate) use self::restore::{restore, restore_row};
 pub use self::rules::{ENTRIES, MASKS, RuleSet, RulesError, SelectorRule, port_blocks};
 use self::skeleton::{ClassifySkel, ClassifySkelBuilder};
+pub use self::sparse::SparseFlows;
 pub use self::weights::Weights;
 use crate::{
     Credits, Error,
@@ -56,7 +58,8 @@ pub struct ClassifierConfig {
     /// Of [`PACED`](ClassifierConfig::PACED), [`IN_PLACE`](ClassifierConfig::IN_PLACE),
     /// [`USER`](ClassifierConfig::USER), [`BARE`](ClassifierConfig::BARE),
     /// [`WEIGHED`](ClassifierConfig::WEIGHED), [`NAMED`](ClassifierConfig::NAMED),
-    /// [`SEVERAL`](ClassifierConfig::SEVERAL) and [`TUNNELS`](ClassifierConfig::TUNNELS).
+    /// [`SEVERAL`](ClassifierConfig::SEVERAL), [`TUNNELS`](ClassifierConfig::TUNNELS) and
+    /// [`SPARSE`](ClassifierConfig::SPARSE).
     pub pacing: u32,
     /// 1 or 2: the set of rules in force ([`Classifier::load_rules`]); 0: none.
     pub rules: u32,
@@ -86,6 +89,8 @@ impl ClassifierConfig {
     pub const SEVERAL: u32 = 64;
     /// A tunnel leads over a link ([`Tunnel`]).
     pub const TUNNELS: u32 = 128;
+    /// Classes have a queue that goes first ([`SparseFlows`]).
+    pub const SPARSE: u32 = 256;
     /// The most links that are shared.
     pub const LINKS: u32 = 4;
     /// Beside a port's handle: its packets have no Ethernet header.
@@ -381,6 +386,18 @@ impl Classifier {
         let counters = MapHandle::try_from(&self.skeleton.maps.weir_counters);
         Ok(Weights {
             counters: counters.map_err(|source| Error { what: "share the map of counters", source })?,
+        })
+    }
+
+    /// The classes with a queue that goes first.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn sparse_flows(&self) -> Result<SparseFlows, Error> {
+        let classes = MapHandle::try_from(&self.skeleton.maps.weir_sparse);
+        Ok(SparseFlows {
+            classes: classes.map_err(|source| Error { what: "share the map of sparse flows", source })?,
+            filter: self.skeleton.progs.weir_sparse_class.as_fd().as_raw_fd(),
         })
     }
 

@@ -12,6 +12,11 @@
 #define WEIR_NAMED 32   /* marks in skb->tc_index name the class, for the download (mark.h) */
 #define WEIR_SEVERAL 64 /* several links are shared, and marks name the class */
 #define WEIR_TUNNELS 128 /* a tunnel leads over a link (tunnel.h) */
+#define WEIR_SPARSE 256 /* classes have a queue that goes first (sparse.h) */
+
+/* Majors of HTB on the ifb. A class's minor is beside the second. */
+#define WEIR_HTB_MAJOR 1u
+#define WEIR_SPARSE_MAJOR 0x8000u
 
 /* The most links that are shared. Each has a number below. */
 #define WEIR_LINKS 4
@@ -31,7 +36,7 @@ struct weir_config { /* one a link; written by user space, only read in the kern
 	__u32 charge_local;   /* 1: node-local traffic is charged to the link too */
 	__u32 cgroup_levels;  /* bit n: classes exist at depth n of the cgroup tree */
 	__u32 cookie;         /* 16 bits: marks in skb->tc_index what has passed the link's scheduler (mark.h) */
-	__u32 pacing;         /* WEIR_PACED to WEIR_TUNNELS */
+	__u32 pacing;         /* WEIR_PACED to WEIR_SPARSE */
 	__u32 rules;          /* 1 or 2: which set of rules is in force (select.h); 0: none */
 	__u32 usual_link;     /* number of the link of packets that no route sends by another one */
 	__u32 tunnel_key;     /* of hashes that carry a mark through a tunnel */
@@ -67,6 +72,19 @@ struct weir_counters { /* one a class and processor */
 	__u64 moved_packets;  /* that left by another link than their route said, and were charged to both */
 };
 _Static_assert(sizeof(struct weir_counters) == 40, "user space maps this layout");
+
+struct weir_sparse_key {
+	__u32 ifb_index;
+	__u32 handle;
+};
+_Static_assert(sizeof(struct weir_sparse_key) == 8, "user space maps this layout");
+
+struct weir_sparse { /* of a class whose queue has one inside that goes first */
+	__u64 cost;   /* ns a byte at the class's rate, times 2^20 */
+	__u64 quiet;  /* ns; packets that waited before that have left */
+	__u64 passed; /* until when the class's allowance is used up, ns; written in the kernel */
+};
+_Static_assert(sizeof(struct weir_sparse) == 24, "user space maps this layout");
 
 struct weir_pacing { /* written by user space, only read in the kernel */
 	__u64 alive_ns; /* monotonic time at which user space was last heard of */

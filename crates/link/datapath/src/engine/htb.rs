@@ -13,7 +13,7 @@ use weir_units::{LinkHeader, TcHandle};
 
 use super::{
     Attachments, DEFAULT, Device, Engine, EngineError, EngineKind, MAJOR, Measured, Place, Plan, Process,
-    Uplink, framed::LineCounts, ifb::Ifb, plan::KeptPlan, tree, weight::Scales,
+    Uplink, framed::LineCounts, ifb::Ifb, plan::KeptPlan, sparse::SparseQueues, tree, weight::Scales,
 };
 
 /// The HTB engine's half of the kernel.
@@ -32,6 +32,8 @@ pub struct Htb {
     opened: Instant,
     /// The ratio of HTB's bytes to the uplink's. A download has none.
     scales: Option<Scales>,
+    /// Queues in which sparse flows go first. A download has none.
+    sparse: Option<SparseQueues>,
     /// The uplink's packets have no Ethernet header.
     lacks_ethernet: bool,
     /// The header that tc counts of each packet.
@@ -52,7 +54,8 @@ impl Htb {
         let mut ifb = Ifb::open(uplink, 1)?;
         let lacks_ethernet = ifb.lacks_ethernet(uplink.device);
         let scales = Scales::new(attachments.classifier().weights()?);
-        let htb = Htb::on(ifb, Some(scales), LinkHeader::Ethernet)?;
+        let sparse = SparseQueues::new(attachments.classifier().sparse_flows()?);
+        let htb = Htb::on(ifb, Some(scales), Some(sparse), LinkHeader::Ethernet)?;
         Ok(Htb { lacks_ethernet, ..htb })
     }
 
@@ -63,10 +66,15 @@ impl Htb {
     pub fn open_download(uplink: Uplink<'_>) -> Result<Htb, EngineError> {
         let mut ifb = Ifb::open_download(uplink)?;
         let header = ifb.header(uplink.device);
-        Htb::on(ifb, None, header)
+        Htb::on(ifb, None, None, header)
     }
 
-    fn on(ifb: Ifb, scales: Option<Scales>, header: LinkHeader) -> Result<Htb, EngineError> {
+    fn on(
+        ifb: Ifb,
+        scales: Option<Scales>,
+        sparse: Option<SparseQueues>,
+        header: LinkHeader,
+    ) -> Result<Htb, EngineError> {
         let mut htb = Htb {
             ifb,
             applied: BTreeMap::new(),
@@ -77,6 +85,7 @@ impl Htb {
             corrections: tree::Corrections::default(),
             opened: Instant::now(),
             scales,
+            sparse,
             lacks_ethernet: false,
             header,
             framed: None,
@@ -103,18 +112,33 @@ impl Htb {
             }
             None => {}
         }
-        Ok(self.ifb.netlink.call(tc::add_htb(self.ifb.index, &self.ifb.name, ours, DEFAULT))?)
+        Ok(self.ifb.netlink.call(tc::add_htb(
+            self.ifb.index,
+            &self.ifb.name,
+            ours,
+            TcHandle::ROOT,
+            DEFAULT,
+        ))?)
     }
 
     /// Takes over classes that are there, so that they are changed in place, not remade.
     fn adopt(&mut self) -> Result<(), EngineError> {
-        self.ifb.netlink.htb_classes(self.ifb.index, &mut self.found)?;
+        self.dump()?;
         self.applied = self
             .found
             .iter()
             .map(|f| (f.class.handle.minor(), tree::Node { class: f.class, leaf: None }))
             .collect();
+        if let Some(sparse) = &mut self.sparse {
+            let leaves = self.found.iter().filter(|f| f.leaf.0 != 0).map(|f| f.class.handle.minor());
+            sparse.adopt(&mut self.ifb, leaves)?;
+        }
         Ok(())
+    }
+
+    fn dump(&mut self) -> Result<(), EngineError> {
+        let ours = TcHandle::new(MAJOR, 0);
+        Ok(self.ifb.netlink.htb_classes(self.ifb.index, ours, &mut self.found)?)
     }
 
     fn hold(&self, wanted: &mut [tree::Node]) {
@@ -151,7 +175,11 @@ impl Htb {
         if self.holds {
             self.hold(&mut wanted);
         }
-        self.write(&wanted)
+        let written = self.write(&wanted)?;
+        if let Some(sparse) = &mut self.sparse {
+            sparse.follow(&wanted)?;
+        }
+        Ok(written)
     }
 
     /// Makes the kernel's tree the given one; writes only what differs.
@@ -192,19 +220,20 @@ impl Htb {
         let results = self.ifb.netlink.batch(&requests);
         let mut first_error = None;
         let mut written = 0;
+        let mut made = Vec::new();
         for (i, (result, (minor, node))) in results.into_iter().zip(touched).enumerate() {
             match (result, node) {
                 (Ok(()), Some(node)) => {
                     written += 1;
-                    self.applied.insert(minor, node);
+                    let old = self.applied.insert(minor, node).and_then(|old| old.leaf);
+                    let leaf = node.leaf.filter(|leaf| old != Some(*leaf) && node.class.prio > 0);
+                    made.extend(leaf.map(|leaf| (minor, leaf)));
                 }
                 (Ok(()), None) => {
                     written += 1;
-                    self.applied.remove(&minor);
+                    self.forget(minor);
                 }
-                (Err(e), None) if i < removals && e.is_gone() => {
-                    self.applied.remove(&minor);
-                }
+                (Err(e), None) if i < removals && e.is_gone() => self.forget(minor),
                 (Err(e), _) => {
                     // The next call writes the class again, in any case.
                     if let Some(applied) = self.applied.get_mut(&minor) {
@@ -215,10 +244,31 @@ impl Htb {
                 }
             }
         }
+        if let Some(sparse) = &mut self.sparse {
+            sparse.furnish(&mut self.ifb, &made);
+        }
         self.writes += written as u64;
         match first_error {
             Some(error) => Err(error.into()),
             None => Ok(written),
+        }
+    }
+
+    /// A class is gone.
+    fn forget(&mut self, minor: u16) {
+        self.applied.remove(&minor);
+        if let Some(sparse) = &mut self.sparse {
+            sparse.lose(minor);
+        }
+    }
+
+    /// The queue of a class is not what it was, and is to be made again.
+    fn lose_leaf(&mut self, minor: u16) {
+        if let Some(node) = self.applied.get_mut(&minor) {
+            node.leaf = None;
+        }
+        if let Some(sparse) = &mut self.sparse {
+            sparse.lose(minor);
         }
     }
 
@@ -260,9 +310,13 @@ impl Engine for Htb {
     /// altered is forgotten, so that the next [`apply`](Engine::apply) writes it.
     fn measure(&mut self, out: &mut Vec<Measured>) -> Result<usize, EngineError> {
         out.clear();
-        self.ifb.netlink.htb_classes(self.ifb.index, &mut self.found)?;
+        self.dump()?;
         let mut drift = 0;
         let mut seen = 0;
+        let (is_filter_new, mut lost) = match &mut self.sparse {
+            Some(sparse) => sparse.patrol(&mut self.ifb)?,
+            None => (false, Vec::new()),
+        };
         for found in &self.found {
             let minor = found.class.handle.minor();
             let mut counters = found.counters;
@@ -295,16 +349,18 @@ impl Engine for Htb {
                 drift += 1;
             }
             if node.leaf.is_some() && found.leaf != TcHandle::new(minor, 0) {
-                node.leaf = None;
-                drift += 1;
+                lost.push(minor);
             }
         }
+        drift += lost.len() + usize::from(is_filter_new);
+        lost.into_iter().for_each(|minor| self.lose_leaf(minor));
         if seen < self.applied.len() {
             let found: std::collections::BTreeSet<u16> =
                 self.found.iter().map(|f| f.class.handle.minor()).collect();
-            let before = self.applied.len();
-            self.applied.retain(|minor, _| found.contains(minor));
-            drift += before - self.applied.len();
+            let gone: Vec<u16> =
+                self.applied.keys().copied().filter(|minor| !found.contains(minor)).collect();
+            drift += gone.len();
+            gone.into_iter().for_each(|minor| self.forget(minor));
         }
         let is_rebuilt = self.look_at_packets();
         if is_rebuilt {
@@ -363,7 +419,7 @@ impl Device for Htb {
     }
 
     fn backlog(&mut self) -> Result<u64, EngineError> {
-        self.ifb.netlink.htb_classes(self.ifb.index, &mut self.found)?;
+        self.dump()?;
         // Inner classes count their members' packets too; leaves are those with a queue.
         Ok(self.found.iter().filter(|f| f.leaf.0 != 0).map(|f| f.counters.backlog).sum())
     }

@@ -71,7 +71,7 @@ impl EngineKind {
         match self {
             EngineKind::Pacing | EngineKind::CreditExperiment => weir_bpf::ClassifierConfig::IN_PLACE,
             EngineKind::User => weir_bpf::ClassifierConfig::USER,
-            EngineKind::Htb => weir_bpf::ClassifierConfig::WEIGHED,
+            EngineKind::Htb => weir_bpf::ClassifierConfig::WEIGHED | weir_bpf::ClassifierConfig::SPARSE,
             EngineKind::Bpf | EngineKind::BpfCredit | EngineKind::PaperCredit | EngineKind::Edt => 0,
         }
     }

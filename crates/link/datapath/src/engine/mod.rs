@@ -18,6 +18,7 @@ mod kind;
 pub mod plan;
 pub mod selftest;
 mod signals;
+mod sparse;
 pub mod tree;
 mod user;
 mod weight;

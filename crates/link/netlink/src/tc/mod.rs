@@ -25,6 +25,8 @@ const RTM_DELTFILTER: u16 = 45;
 
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
+const TCA_BPF_FD: u16 = 6;
+const TCA_BPF_NAME: u16 = 7;
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
 
@@ -198,18 +200,22 @@ pub fn add_root(index: u32, device: &str, handle: TcHandle, kind: &str) -> Reque
     }
 }
 
-/// Adds an HTB qdisc at the root, replacing whatever default is there.
+/// Adds an HTB qdisc below `parent`, replacing whatever default is there. A packet whose priority is `handle` waits
+/// in its direct queue, which goes before all classes.
 #[must_use]
-pub fn add_htb(index: u32, device: &str, handle: TcHandle, default_minor: u16) -> Request {
+pub fn add_htb(index: u32, device: &str, handle: TcHandle, parent: TcHandle, default_minor: u16) -> Request {
     const TCA_HTB_INIT: u16 = 2;
-    let mut body = tcmsg(index, handle, TcHandle::ROOT, 0);
+    const TCA_HTB_DIRECT_QLEN: u16 = 5;
+    /// The kernel's default is the device's, which is 32 packets of an ifb.
+    const DIRECT_PACKETS: u32 = 1000;
+    let mut body = tcmsg(index, handle, parent, 0);
     let mut init = Vec::new();
     // struct tc_htb_glob: version 3.17 needs "3"; rate2quantum only matters without quanta.
     for word in [3u32, 10, u32::from(default_minor), 0, 0] {
         init.extend_from_slice(&word.to_ne_bytes());
     }
     body.put_str(TCA_KIND, "htb").nest(TCA_OPTIONS, |o| {
-        o.put(TCA_HTB_INIT, &init);
+        o.put(TCA_HTB_INIT, &init).put_u32(TCA_HTB_DIRECT_QLEN, DIRECT_PACKETS);
     });
     Request {
         kind: RTM_NEWQDISC,
@@ -428,6 +434,28 @@ pub enum Verdict {
     },
 }
 
+/// Adds a BPF filter at a qdisc with classes; one of the same `pref` and handle is replaced without a gap. The program
+/// returns the class of a packet, or 0 if it does not know it.
+#[must_use]
+pub fn set_class_filter(
+    index: u32,
+    device: &str,
+    qdisc: TcHandle,
+    pref: u16,
+    (program, name): (RawFd, &str),
+) -> Request {
+    let mut body = tcmsg(index, TcHandle(1), qdisc, filter_info(pref));
+    body.put_str(TCA_KIND, "bpf").nest(TCA_OPTIONS, |o| {
+        o.put(TCA_BPF_FD, &program.to_ne_bytes()).put_str(TCA_BPF_NAME, name);
+    });
+    Request {
+        kind: RTM_NEWTFILTER,
+        flags: NLM_F_CREATE,
+        body: body.into_bytes(),
+        what: format!("attach program {name} to qdisc {qdisc} of {device} (needs CONFIG_NET_CLS_BPF)"),
+    }
+}
+
 /// Adds a BPF filter at a clsact hook; one of the same `pref` and handle is replaced
 /// without a gap.
 #[must_use]
@@ -440,8 +468,6 @@ pub fn set_bpf_filter(
     verdict: Verdict,
 ) -> Request {
     const TCA_BPF_ACT: u16 = 1;
-    const TCA_BPF_FD: u16 = 6;
-    const TCA_BPF_NAME: u16 = 7;
     const TCA_BPF_FLAGS: u16 = 8;
     const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
     const TCA_ACT_KIND: u16 = 1;

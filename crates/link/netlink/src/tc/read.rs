@@ -8,7 +8,7 @@ use super::{
         attrs::{attributes, str_of, u32_of, u64_of},
     },
     Counters, Filter, FoundClass, Hook, HtbClass, Qdisc, RTM_NEWQDISC, RTM_NEWTCLASS, RTM_NEWTFILTER,
-    TC_LINKLAYER_ATM, TCA_KIND, TCA_OPTIONS, bytes_of_ticks, tcmsg,
+    TC_LINKLAYER_ATM, TCA_BPF_NAME, TCA_KIND, TCA_OPTIONS, bytes_of_ticks, tcmsg,
 };
 
 /// `TC_LINKLAYER_MASK` of linux/pkt_sched.h.
@@ -58,13 +58,18 @@ impl Netlink {
         Ok(qdiscs)
     }
 
-    /// The HTB classes of a device with their counters, into `classes`.
+    /// The classes of an HTB qdisc with their counters, into `classes`.
     ///
     /// # Errors
     /// [`NetlinkError`], `ENODEV` if the device is gone.
-    pub fn htb_classes(&mut self, index: u32, classes: &mut Vec<FoundClass>) -> Result<(), NetlinkError> {
+    pub fn htb_classes(
+        &mut self,
+        index: u32,
+        qdisc: TcHandle,
+        classes: &mut Vec<FoundClass>,
+    ) -> Result<(), NetlinkError> {
         classes.clear();
-        let body = tcmsg(index, TcHandle(0), TcHandle(0), 0).into_bytes();
+        let body = tcmsg(index, TcHandle(0), qdisc, 0).into_bytes();
         let request = Request { kind: RTM_GETTCLASS, flags: 0, body, what: "list classes".into() };
         self.dump(request, |kind, body| {
             if kind == RTM_NEWTCLASS
@@ -80,10 +85,17 @@ impl Netlink {
     /// # Errors
     /// [`NetlinkError`].
     pub fn filters(&mut self, index: u32, hook: Hook) -> Result<Vec<Filter>, NetlinkError> {
-        const TCA_BPF_NAME: u16 = 7;
+        self.filters_of(index, hook.parent())
+    }
+
+    /// The filters of a qdisc; none if it is not there.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn filters_of(&mut self, index: u32, qdisc: TcHandle) -> Result<Vec<Filter>, NetlinkError> {
         const TCA_BPF_ID: u16 = 11;
         let mut filters = Vec::new();
-        let body = tcmsg(index, TcHandle(0), hook.parent(), 0).into_bytes();
+        let body = tcmsg(index, TcHandle(0), qdisc, 0).into_bytes();
         let request = Request { kind: RTM_GETTFILTER, flags: 0, body, what: "list filters".into() };
         let result = self.dump(request, |kind, body| {
             if kind != RTM_NEWTFILTER || body.len() < 20 {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use weir_bpf::attach;
 use weir_netlink::{Link, Netlink, NetlinkError, tc::Hook};
-use weir_units::chain;
+use weir_units::{TcHandle, chain};
 
 /// Each link with its qdiscs, the HTB classes of weir's own device, and the default routes.
 pub(super) fn links_and_queues() -> Result<String, String> {
@@ -31,7 +31,7 @@ pub(super) fn links_and_queues() -> Result<String, String> {
             }
             if weir_agent::is_scheduler(name) {
                 let mut classes = Vec::new();
-                netlink.htb_classes(*index, &mut classes)?;
+                netlink.htb_classes(*index, TcHandle::new(1, 0), &mut classes)?;
                 for found in classes {
                     let (class, counters) = (found.class, found.counters);
                     let _ = writeln!(

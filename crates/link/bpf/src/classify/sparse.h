@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Packets of flows that send little go before the others of their class. This is for a scheduler whose queues are
+ * first in, first out (HTB).
+ *
+ * A class's queue has an HTB of its own inside, WEIR_SPARSE_MAJOR | minor. A packet whose skb->priority is that
+ * qdisc's handle enters its direct queue, which goes first (htb_enqueue in net/sched/sch_htb.c). At the root that
+ * priority names no class, and weir_sparse_class tells it there. The class is charged as for any packet, so that
+ * other classes see no difference.
+ *
+ * A flow is sparse while it sends less than one part in FLOW_PART of its class's rate. A packet that must not go
+ * first may wait, and later ones of its flow must not overtake it. So the flow is not sparse again before it has
+ * paused for as long as the queue can be. One part in CLASS_PART of a class may go first.
+ */
+#ifndef WEIR_SPARSE_H
+#define WEIR_SPARSE_H
+
+#include "common/datagram.h"
+#include "common/intf.h"
+
+#define SPARSE_FLOW_BITS 14
+#define FLOW_PART 4
+#define CLASS_PART 2
+#define COST_SHIFT 20
+#define SPARSE_BURST 16       /* packets' time: so much, divided by the above, at once */
+#define PACKET_BYTES 1514
+#define LONGEST_BURST 200000000ULL  /* ns */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct weir_sparse_key);
+	__type(value, struct weir_sparse);
+} weir_sparse SEC(".maps");
+
+/* Until when a flow's allowance is used up. */
+static __u64 sparse_flow[1 << SPARSE_FLOW_BITS];
+
+/* Until when an allowance is used up, no earlier than now. No allowance is far ahead: other programs may write here. */
+static __always_inline __u64 used_until(__u64 until, __u64 now, __u64 quiet)
+{
+	return until < now || until - now > 2 * quiet ? now : until;
+}
+
+/*
+ * The number of a packet's flow. A socket is one flow: TCP gives its packets another hash when it sends them again,
+ * and those must not overtake the ones that wait.
+ */
+static __always_inline __u32 flow_number(struct __sk_buff *skb, __u32 handle)
+{
+	__u64 socket = bpf_get_socket_cookie(skb);
+	__u32 number = socket ? (__u32)socket ^ (__u32)(socket >> 32) : bpf_get_hash_recalc(skb);
+
+	return ((number + handle) * 0x9e3779b1) >> (32 - SPARSE_FLOW_BITS);
+}
+
+/* The priority of a packet of this class in the scheduler: its handle, or that of the queue that goes first. */
+static __always_inline __u32 priority_of(struct __sk_buff *skb, const struct weir_config *cfg, __u32 handle)
+{
+	struct weir_sparse_key key = { .ifb_index = cfg->ifb_index, .handle = handle };
+	__u64 now, burst, time, of_flow, of_class, *flow;
+	struct weir_sparse *class;
+
+	class = bpf_map_lookup_elem(&weir_sparse, &key);
+	if (!class)
+		return handle;
+	now = bpf_ktime_get_ns();
+	burst = (SPARSE_BURST * PACKET_BYTES * class->cost) >> COST_SHIFT;
+	if (burst > LONGEST_BURST)
+		burst = LONGEST_BURST;
+	time = (skb->len * class->cost) >> COST_SHIFT;
+	/* No allowance is used up for longer than a flow that waits is not sparse. */
+	if (time > class->quiet / FLOW_PART)
+		time = class->quiet / FLOW_PART;
+	flow = &sparse_flow[flow_number(skb, handle)];
+	of_flow = used_until(*flow, now, class->quiet);
+	of_class = used_until(class->passed, now, class->quiet);
+	/* Fragments of a datagram have no flow in common. */
+	if (skb->gso_segs > 1 || skb->cb[WEIR_CB_DATAGRAM] || of_flow - now > burst || of_class - now > burst) {
+		*flow = now + burst + class->quiet;
+		return handle;
+	}
+	*flow = of_flow + FLOW_PART * time;
+	class->passed = of_class + CLASS_PART * time;
+	return (WEIR_SPARSE_MAJOR | (handle & 0xffff)) << 16;
+}
+
+/* A filter at the root of the scheduler: the class of a priority that names its inner queue. */
+SEC("tc")
+int weir_sparse_class(struct __sk_buff *skb)
+{
+	__u32 priority = skb->priority, minor = (priority >> 16) & ~WEIR_SPARSE_MAJOR;
+
+	if (priority & 0xffff || !(priority >> 31))
+		return NO_MATCH;
+	return WEIR_HTB_MAJOR << 16 | minor;
+}
+
+#endif
