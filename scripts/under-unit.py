@@ -23,8 +23,8 @@ import subprocess
 import sys
 
 # Settings that say how systemd starts the program, and limit nothing.
-NO_LIMIT = """Type ExecStart ExecStartPre ExecReload KillMode Restart RestartSec WatchdogSec RuntimeDirectory
-RuntimeDirectoryMode RuntimeDirectoryPreserve StateDirectory StateDirectoryMode RemoveIPC""".split()
+NO_LIMIT = """EnvironmentFile Type ExecStart ExecStartPre ExecReload KillMode Restart RestartSec WatchdogSec
+RuntimeDirectory RuntimeDirectoryMode RuntimeDirectoryPreserve StateDirectory StateDirectoryMode RemoveIPC""".split()
 # Limits that only systemd or a cgroup of its own can apply. A process with no CAP_MKNOD opens what the private
 # /dev has, so DevicePolicy= adds nothing here.
 NOT_APPLIED = "TasksMax DevicePolicy DeviceAllow ProtectHostname".split()
