@@ -30,21 +30,26 @@ const OURS: &str = "1";
 pub struct SuperPackets {
     own: NetnsRef,
     file: &'static Path,
+    /// The value that is exchanged, and the one in its place.
+    exchanged: (&'static str, &'static str),
     visited: BTreeMap<NsId, NetnsRef>,
 }
 
 impl SuperPackets {
-    /// None yet. `owner` is the agent's own network namespace, which has the node's own sockets.
+    /// None yet. `owner` is the agent's own network namespace, which has the node's own sockets. If `are_short` is false
+    /// all namespaces get the kernel's value, also from an earlier agent that was killed.
     #[must_use]
-    pub fn new(owner: NsId) -> SuperPackets {
+    pub fn new(owner: NsId, are_short: bool) -> SuperPackets {
         let own = NetnsRef { path: "/proc/self/ns/net".into(), id: owner };
         let file = [NODES_FILE, FILE].map(Path::new).into_iter().find(|file| file.exists());
-        SuperPackets { own, file: file.unwrap_or(Path::new(FILE)), visited: BTreeMap::new() }
+        let exchanged = if are_short { (KERNELS, OURS) } else { (OURS, KERNELS) };
+        SuperPackets { own, file: file.unwrap_or(Path::new(FILE)), exchanged, visited: BTreeMap::new() }
     }
 
     /// Has it so in these namespaces and the agent's own, and in no other any more. Those that were visited
     /// before are passed over. Failures come back, and are tried again.
     pub fn follow(&mut self, namespaces: &[NetnsRef]) -> Vec<String> {
+        let (from, to) = self.exchanged;
         let wanted: BTreeMap<NsId, &NetnsRef> =
             namespaces.iter().chain([&self.own]).map(|netns| (netns.id, netns)).collect();
         let left: Vec<&NetnsRef> =
@@ -53,7 +58,7 @@ impl SuperPackets {
         in_each(&left, || exchange(self.file, OURS, KERNELS));
         let new: Vec<&NetnsRef> =
             wanted.values().copied().filter(|netns| !self.visited.contains_key(&netns.id)).collect();
-        let results = in_each(&new, || exchange(self.file, KERNELS, OURS));
+        let results = in_each(&new, || exchange(self.file, from, to));
         let mut visited: BTreeMap<NsId, NetnsRef> = wanted
             .iter()
             .filter(|(id, _)| self.visited.contains_key(id))
