@@ -34,6 +34,7 @@ mod dockerd;
 mod documents;
 pub mod frames;
 mod image;
+pub mod markdown;
 mod netns;
 mod registry;
 mod remains;

@@ -4,11 +4,9 @@ use std::{collections::BTreeSet, path::Path};
 
 use clap::error::ErrorKind;
 use weir_agree::{Document, Language, Offer};
+use weir_testkit::markdown::{Block, files, read, spans, split, typed};
 
-use crate::{
-    markdown::{Block, files, read, spans, split},
-    shell,
-};
+use crate::shell;
 
 /// The link of a fragment that has none.
 pub(crate) const LINK: &str = "[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n";
@@ -65,7 +63,7 @@ fn commands() -> Vec<(String, Vec<String>)> {
         let script = match block.info.as_str() {
             "sh" | "bash" | "shell" => block.text,
             "console" => {
-                let typed = shell::typed(&block.text);
+                let typed = typed(&block.text);
                 assert!(!typed.is_empty(), "{place}: no line begins with `$ `");
                 typed
             }

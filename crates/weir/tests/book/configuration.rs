@@ -3,11 +3,9 @@
 use std::{collections::BTreeMap, path::Path};
 
 use weir_agent::config::{Config, parse};
+use weir_testkit::markdown::{read, spans, split};
 
-use crate::{
-    blocks::LINK,
-    markdown::{read, spans, split},
-};
+use crate::blocks::LINK;
 
 const PAGE: &str = "docs/book/reference/configuration.md";
 /// A key that no table has. The refusal names the keys that a table does have.

@@ -5,7 +5,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use crate::markdown::{files, read, root, spans, split};
+use weir_testkit::markdown::{files, read, root, spans, split};
 
 const SUMMARY: &str = "docs/book/SUMMARY.md";
 /// The most words of a how-to guide.

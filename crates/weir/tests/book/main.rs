@@ -5,6 +5,5 @@
 mod blocks;
 mod configuration;
 mod links;
-mod markdown;
 mod reference;
 mod shell;

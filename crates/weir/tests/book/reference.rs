@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt::Write as _, fs};
 use clap::Command;
 use weir_testkit::assert_generated;
 
-use crate::markdown::{files, read, root, spans};
+use weir_testkit::markdown::{files, read, root, spans};
 
 /// The width of the help texts.
 const COLUMNS: usize = 100;

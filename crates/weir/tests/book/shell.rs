@@ -103,18 +103,6 @@ fn is_name(word: &str) -> bool {
     !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// The lines of a transcript that a person types: those behind `$` or `#`.
-pub(crate) fn typed(transcript: &str) -> String {
-    let mut text = String::new();
-    let mut goes_on = false;
-    for line in transcript.lines() {
-        let typed = line.strip_prefix("$ ").or_else(|| line.strip_prefix("# ")).or(goes_on.then_some(line));
-        goes_on = typed.is_some_and(|typed| typed.ends_with('\\'));
-        text.extend(typed.map(|typed| format!("{typed}\n")));
-    }
-    text
-}
-
 #[test]
 fn commands_are_told_apart_as_a_shell_does() {
     let words = |script: &str| -> Vec<String> { commands(script).iter().map(|c| c.join("|")).collect() };
@@ -126,5 +114,4 @@ fn commands_are_told_apart_as_a_shell_does() {
     assert_eq!(words("weir set web \\\n  weight=2 && ls \"a\\\"b\""), ["weir|set|web|weight=2", "ls|a\"b"]);
     assert_eq!(words("cat > f <<'EOF'\nweir no\nEOF\nweir ps"), ["cat", "weir|ps"]);
     assert_eq!(words("ln -s \"$(command -v weir)\" /opt"), ["ln|-s|$(command -v weir)|/opt"]);
-    assert_eq!(typed("$ weir ps\nNAME\n$ a \\\n  b\nc\n"), "weir ps\na \\\n  b\n");
 }

@@ -1,4 +1,4 @@
-//! Markdown as far as the tests read it: files, fenced blocks, and the text between them.
+//! The project's documents as far as tests read them: files, fenced blocks, and the text between them.
 
 use std::{
     fs,
@@ -6,18 +6,29 @@ use std::{
 };
 
 /// The root of the repository.
-pub(crate) fn root() -> PathBuf {
+///
+/// # Panics
+/// Without one.
+#[must_use]
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// The text of a file below the root.
-pub(crate) fn read(path: impl AsRef<Path>) -> String {
+///
+/// # Panics
+/// If it cannot be read.
+pub fn read(path: impl AsRef<Path>) -> String {
     let path = path.as_ref();
     fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 /// All Markdown files of the repository, as paths below its root.
-pub(crate) fn files() -> Vec<PathBuf> {
+///
+/// # Panics
+/// If they cannot be listed.
+#[must_use]
+pub fn files() -> Vec<PathBuf> {
     let mut found = Vec::new();
     walk(&root(), &mut found);
     let mut below: Vec<PathBuf> =
@@ -42,16 +53,21 @@ fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
 
 /// A fenced block.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Block {
+pub struct Block {
     /// The line of its first fence.
-    pub(crate) line: usize,
+    pub line: usize,
     /// The words behind the first fence, such as `toml fragment`.
-    pub(crate) info: String,
-    pub(crate) text: String,
+    pub info: String,
+    /// The lines between the fences.
+    pub text: String,
 }
 
 /// Splits a document into its fenced blocks and its other lines, each with its number.
-pub(crate) fn split(text: &str) -> (Vec<Block>, Vec<(usize, &str)>) {
+///
+/// # Panics
+/// If a block has no end.
+#[must_use]
+pub fn split(text: &str) -> (Vec<Block>, Vec<(usize, &str)>) {
     let (mut blocks, mut lines) = (Vec::new(), Vec::new());
     let (mut open, mut indent): (Option<Block>, usize) = (None, 0);
     for (number, line) in (1..).zip(text.lines()) {
@@ -75,7 +91,8 @@ pub(crate) fn split(text: &str) -> (Vec<Block>, Vec<(usize, &str)>) {
 }
 
 /// The code spans of a line, and the line without them.
-pub(crate) fn spans(line: &str) -> (Vec<&str>, String) {
+#[must_use]
+pub fn spans(line: &str) -> (Vec<&str>, String) {
     let (mut code, mut plain) = (Vec::new(), String::new());
     for (index, part) in line.split('`').enumerate() {
         if index % 2 == 1 {
@@ -87,10 +104,24 @@ pub(crate) fn spans(line: &str) -> (Vec<&str>, String) {
     (code, plain)
 }
 
+/// The lines of a transcript that a person types: those behind `$` or `#`.
+#[must_use]
+pub fn typed(transcript: &str) -> String {
+    let mut text = String::new();
+    let mut goes_on = false;
+    for line in transcript.lines() {
+        let typed = line.strip_prefix("$ ").or_else(|| line.strip_prefix("# ")).or(goes_on.then_some(line));
+        goes_on = typed.is_some_and(|typed| typed.ends_with('\\'));
+        text.extend(typed.map(|typed| format!("{typed}\n")));
+    }
+    text
+}
+
 #[test]
 fn a_document_is_split_into_blocks_and_lines() {
     let (blocks, lines) = split("a\n  ```toml fragment\n  b = 1\n\n  ```\n`c` [d](e)\n");
     assert_eq!(blocks, [Block { line: 2, info: "toml fragment".into(), text: "b = 1\n\n".into() }]);
     assert_eq!(lines, [(1, "a"), (6, "`c` [d](e)")]);
     assert_eq!(spans(lines[1].1), (vec!["c"], " [d](e)".to_owned()));
+    assert_eq!(typed("$ weir ps\nNAME\n$ a \\\n  b\nc\n"), "weir ps\na \\\n  b\n");
 }
