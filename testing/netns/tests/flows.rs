@@ -88,6 +88,11 @@ fn tunable_is_undone(engine: EngineKind) {
     node.start(&config);
     assert!(node.agent().stop());
     assert_eq!(values(&node), [KERNELS, KERNELS, "7"]);
+    node.start(&config);
+    node.agent().kill();
+    let path = node.agent().config_path();
+    node.weir(&["agent", "--config", path.to_str().expect("it is text"), "--restore"]);
+    assert_eq!(values(&node), [KERNELS, KERNELS, "7"]);
 }
 
 /// A link without an Ethernet header leads far: TCP has short super-packets there by itself. The agent sets back what

@@ -50,25 +50,22 @@ impl SuperPackets {
     /// before are passed over. Failures come back, and are tried again.
     pub fn follow(&mut self, namespaces: &[NetnsRef]) -> Vec<String> {
         let (from, to) = self.exchanged;
+        let own = self.own.clone();
         let wanted: BTreeMap<NsId, &NetnsRef> =
-            namespaces.iter().chain([&self.own]).map(|netns| (netns.id, netns)).collect();
+            namespaces.iter().chain([&own]).map(|netns| (netns.id, netns)).collect();
         let left: Vec<&NetnsRef> =
             self.visited.iter().filter(|(id, _)| !wanted.contains_key(id)).map(|(_, netns)| netns).collect();
         // Most of them are gone.
         in_each(&left, || exchange(self.file, OURS, KERNELS));
+        self.visited.retain(|id, _| wanted.contains_key(id));
         let new: Vec<&NetnsRef> =
             wanted.values().copied().filter(|netns| !self.visited.contains_key(&netns.id)).collect();
         let results = in_each(&new, || exchange(self.file, from, to));
-        let mut visited: BTreeMap<NsId, NetnsRef> = wanted
-            .iter()
-            .filter(|(id, _)| self.visited.contains_key(id))
-            .map(|(id, netns)| (*id, (*netns).clone()))
-            .collect();
         let mut failures = Vec::new();
         for (netns, result) in new.into_iter().zip(results) {
             match result {
                 Ok(()) => {
-                    visited.insert(netns.id, netns.clone());
+                    self.visited.insert(netns.id, netns.clone());
                 }
                 Err(_) if netns.open().is_err() => {} // It is gone.
                 Err(why) => failures.push(format!(
@@ -77,7 +74,6 @@ impl SuperPackets {
                 )),
             }
         }
-        self.visited = visited;
         failures
     }
 
