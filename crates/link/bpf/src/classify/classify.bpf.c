@@ -184,7 +184,10 @@ static __always_inline void classify(struct __sk_buff *skb, const struct weir_co
 {
 	if (cfg->pacing & WEIR_WEIGHED && cfg->pacing & (WEIR_BARE | WEIR_TUNNELS))
 		weigh(skb, handle, header);
-	skb->priority = cfg->pacing & WEIR_SPARSE ? priority_of(skb, cfg, handle) : handle;
+	skb->priority = handle;
+	if (cfg->pacing & WEIR_SPARSE)
+		skb->priority = priority_of(skb, cfg->ifb_index, handle, flow_of_socket(skb),
+					    skb->cb[WEIR_CB_DATAGRAM] != 0);
 	mark(skb, cfg, handle);
 }
 

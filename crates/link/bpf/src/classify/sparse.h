@@ -15,7 +15,6 @@
 #ifndef WEIR_SPARSE_H
 #define WEIR_SPARSE_H
 
-#include "common/datagram.h"
 #include "common/intf.h"
 
 #define SPARSE_FLOW_BITS 14
@@ -44,21 +43,24 @@ static __always_inline __u64 used_until(__u64 until, __u64 now, __u64 quiet)
 }
 
 /*
- * The number of a packet's flow. A socket is one flow: TCP gives its packets another hash when it sends them again,
- * and those must not overtake the ones that wait.
+ * The number of a packet's flow, for priority_of. A socket is one flow: TCP gives its packets another hash when it
+ * sends them again, and those must not overtake the ones that wait.
  */
-static __always_inline __u32 flow_number(struct __sk_buff *skb, __u32 handle)
+static __always_inline __u32 flow_of_socket(struct __sk_buff *skb)
 {
 	__u64 socket = bpf_get_socket_cookie(skb);
-	__u32 number = socket ? (__u32)socket ^ (__u32)(socket >> 32) : bpf_get_hash_recalc(skb);
 
-	return ((number + handle) * 0x9e3779b1) >> (32 - SPARSE_FLOW_BITS);
+	return socket ? (__u32)socket ^ (__u32)(socket >> 32) : bpf_get_hash_recalc(skb);
 }
 
-/* The priority of a packet of this class in the scheduler: its handle, or that of the queue that goes first. */
-static __always_inline __u32 priority_of(struct __sk_buff *skb, const struct weir_config *cfg, __u32 handle)
+/*
+ * The priority of a packet of this class in the scheduler: its handle, or that of the queue that goes first.
+ * `ifb_index`: as user space names the scheduler. `is_fragment`: fragments of a datagram have no flow in common.
+ */
+static __always_inline __u32 priority_of(struct __sk_buff *skb, __u32 ifb_index, __u32 handle, __u32 number,
+					 int is_fragment)
 {
-	struct weir_sparse_key key = { .ifb_index = cfg->ifb_index, .handle = handle };
+	struct weir_sparse_key key = { .ifb_index = ifb_index, .handle = handle };
 	__u64 now, burst, time, of_flow, of_class, *flow;
 	struct weir_sparse *class;
 
@@ -73,11 +75,10 @@ static __always_inline __u32 priority_of(struct __sk_buff *skb, const struct wei
 	/* No allowance is used up for longer than a flow that waits is not sparse. */
 	if (time > class->quiet / FLOW_PART)
 		time = class->quiet / FLOW_PART;
-	flow = &sparse_flow[flow_number(skb, handle)];
+	flow = &sparse_flow[((number + handle) * 0x9e3779b1) >> (32 - SPARSE_FLOW_BITS)];
 	of_flow = used_until(*flow, now, class->quiet);
 	of_class = used_until(class->passed, now, class->quiet);
-	/* Fragments of a datagram have no flow in common. */
-	if (skb->gso_segs > 1 || skb->cb[WEIR_CB_DATAGRAM] || of_flow - now > burst || of_class - now > burst) {
+	if (skb->gso_segs > 1 || is_fragment || of_flow - now > burst || of_class - now > burst) {
 		*flow = now + burst + class->quiet;
 		return handle;
 	}

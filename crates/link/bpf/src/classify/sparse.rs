@@ -20,11 +20,15 @@ const MOST_QUIET: u64 = 60 * NANOS;
 
 /// The classes of HTB with a queue that goes first.
 pub struct SparseFlows {
-    pub(super) classes: MapHandle,
-    pub(super) filter: RawFd,
+    pub(crate) classes: MapHandle,
+    pub(crate) filter: RawFd,
 }
 
 impl SparseFlows {
+    /// The device of the download's programs, which lead to one alone (`WEIR_DOWNLOAD`).
+    pub const DOWNLOAD: u32 = 0;
+    /// The map's name.
+    pub(crate) const MAP: &'static str = "weir_sparse";
     /// The name under which the kernel knows the filter.
     pub const FILTER: &'static str = "weir_sparse_class";
     /// Majors of the qdiscs whose direct queue goes first, beside the minor of their class (`WEIR_SPARSE_MAJOR`).
@@ -37,7 +41,7 @@ impl SparseFlows {
     }
 
     /// Lets sparse flows of a class go first. A flow is sparse by the part that it takes of this rate. The class is that
-    /// of the scheduler on this device. Its queue holds `limit` bytes.
+    /// of the scheduler on this device, or of the [`DOWNLOAD`](SparseFlows::DOWNLOAD). Its queue holds `limit` bytes.
     ///
     /// # Errors
     /// [`Error`]: the map holds 16,384 classes.

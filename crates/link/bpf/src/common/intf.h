@@ -73,8 +73,10 @@ struct weir_counters { /* one a class and processor */
 };
 _Static_assert(sizeof(struct weir_counters) == 40, "user space maps this layout");
 
+#define WEIR_DOWNLOAD 0 /* the only scheduler of the download's programs */
+
 struct weir_sparse_key {
-	__u32 ifb_index;
+	__u32 ifb_index; /* or WEIR_DOWNLOAD */
 	__u32 handle;
 };
 _Static_assert(sizeof(struct weir_sparse_key) == 8, "user space maps this layout");

@@ -14,6 +14,8 @@
  * weir_learn runs at the egress of the uplink, behind NAT and behind the filter of weir_uplink. There the
  * packet has the addresses that its answer will have, and a mark that names its class (mark.h).
  *
+ * Packets of flows that send little go first in their class's queue (sparse.h).
+ *
  * Outer packets of tunnels have an address of the node. They belong to the host, or to the class that sent
  * the same outer flow; what they hold is not scheduled again.
  *
@@ -32,12 +34,15 @@
 #include "common/mark.h"
 #include "download.h"
 
+#define NO_MATCH 0 /* cls_bpf without direct action */
+#define MATCH (-1)
+
+#include "classify/sparse.h"
+
 #define ICMP_ECHO_REPLY 0
 #define ICMP_ECHO 8
 #define ICMP6_ECHO 128
 #define ICMP6_ECHO_REPLY 129
-#define NO_MATCH 0 /* cls_bpf without direct action */
-#define MATCH (-1)
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -136,25 +141,25 @@ static __always_inline __u32 owner_of(const __u8 *address)
 	return handle ? *handle : 0;
 }
 
+/* Finds the class of a packet, and reads its fields. */
 static __always_inline __u32 class_of(struct __sk_buff *skb, const struct weir_down_config *cfg,
-				      const struct packet *p)
+				      const struct packet *p, struct weir_fields *f)
 {
 	struct weir_down_flow flow = {};
-	struct weir_fields f = {};
 	__u32 owner, *known;
-	int has = read_fields(skb, p, &f);
+	int has = read_fields(skb, p, f);
 
 	if (!has)
 		return cfg->default_handle;
-	owner = owner_of(f.destination);
+	owner = owner_of(f->destination);
 	if (owner && owner != cfg->host_handle)
 		return owner;
 	if (has == HAS_FLOW) {
-		__builtin_memcpy(flow.near.bytes, f.destination, sizeof(flow.near.bytes));
-		__builtin_memcpy(flow.far.bytes, f.source, sizeof(flow.far.bytes));
-		flow.near_port = f.destination_port;
-		flow.far_port = f.source_port;
-		flow.protocol = f.protocol;
+		__builtin_memcpy(flow.near.bytes, f->destination, sizeof(flow.near.bytes));
+		__builtin_memcpy(flow.far.bytes, f->source, sizeof(flow.far.bytes));
+		flow.near_port = f->destination_port;
+		flow.far_port = f->source_port;
+		flow.protocol = f->protocol;
 		known = bpf_map_lookup_elem(&weir_down_flows, &flow);
 		/* The class may have gone since. */
 		if (known && bpf_map_lookup_elem(&weir_down_class, known))
@@ -164,7 +169,7 @@ static __always_inline __u32 class_of(struct __sk_buff *skb, const struct weir_d
 			struct weir_address inner;
 			__u32 tracked;
 
-			if (tracked_address(skb, &f, &inner)) {
+			if (tracked_address(skb, f, &inner)) {
 				tracked = owner_of(inner.bytes);
 				if (tracked)
 					return tracked;
@@ -175,19 +180,35 @@ static __always_inline __u32 class_of(struct __sk_buff *skb, const struct weir_d
 	return owner ? owner : cfg->default_handle;
 }
 
+/* The number of a packet's flow, for priority_of. Its hash may be the far end's, which changes it. */
+static __always_inline __u32 flow_of_fields(const struct weir_fields *f)
+{
+	__u32 words[8], i, number = (__u32)f->source_port << 16 | f->destination_port;
+
+	__builtin_memcpy(words, f->source, sizeof(f->source));
+	__builtin_memcpy(words + 4, f->destination, sizeof(f->destination));
+	for (i = 0; i < 8; i++)
+		number = (number ^ words[i]) * 0x9e3779b1;
+	return number;
+}
+
 SEC("tc")
 int weir_down(struct __sk_buff *skb)
 {
 	const struct weir_down_config *cfg = config();
+	struct weir_fields f = {};
 	struct packet p;
+	__u32 handle;
 
 	if (!cfg)
 		return NO_MATCH;
 	read_headers(skb, &p);
-	if (p.is_control && takes_control(skb, skb->ifindex))
+	if (p.is_control && takes_control(skb, skb->ifindex)) {
 		skb->priority = cfg->control_handle;
-	else
-		skb->priority = class_of(skb, cfg, &p);
+		return MATCH;
+	}
+	handle = class_of(skb, cfg, &p, &f);
+	skb->priority = priority_of(skb, WEIR_DOWNLOAD, handle, flow_of_fields(&f), p.datagram != 0);
 	return MATCH;
 }
 

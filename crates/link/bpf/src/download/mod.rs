@@ -9,7 +9,7 @@ use std::{
 use libbpf_rs::{Map, MapCore, MapHandle, Object, ObjectBuilder};
 
 use crate::{
-    Error, attach,
+    Error, SparseFlows, attach,
     classify::{Restored, restore, restore_row, widened_address},
     common::map_named,
 };
@@ -124,6 +124,18 @@ impl Download {
     #[must_use]
     pub fn egress_program(&self) -> RawFd {
         self.program(Download::EGRESS_PROGRAM)
+    }
+
+    /// The classes with a queue that goes first.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn sparse_flows(&self) -> Result<SparseFlows, Error> {
+        let classes = MapHandle::try_from(&self.map(SparseFlows::MAP));
+        Ok(SparseFlows {
+            classes: classes.map_err(|source| Error { what: "share the map of sparse flows", source })?,
+            filter: self.program(SparseFlows::FILTER),
+        })
     }
 
     fn program(&self, name: &str) -> RawFd {

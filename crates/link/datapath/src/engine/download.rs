@@ -55,7 +55,7 @@ impl Download {
             default_handle: handle(DEFAULT),
             cookie: attachments.cookie(uplink.number),
         };
-        let tree = Htb::open_download(uplink)?;
+        let tree = Htb::open_download(uplink, programs.sparse_flows()?)?;
         Ok(Download {
             number: uplink.number,
             tree,

@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
+use weir_bpf::SparseFlows;
 use weir_netlink::{
     Request,
     tc::{self, FoundClass, HtbClass, Leaf},
@@ -32,8 +33,8 @@ pub struct Htb {
     opened: Instant,
     /// The ratio of HTB's bytes to the uplink's. A download has none.
     scales: Option<Scales>,
-    /// Queues in which sparse flows go first. A download has none.
-    sparse: Option<SparseQueues>,
+    /// Queues in which sparse flows go first.
+    sparse: SparseQueues,
     /// The uplink's packets have no Ethernet header.
     lacks_ethernet: bool,
     /// The header that tc counts of each packet.
@@ -54,8 +55,8 @@ impl Htb {
         let mut ifb = Ifb::open(uplink, 1)?;
         let lacks_ethernet = ifb.lacks_ethernet(uplink.device);
         let scales = Scales::new(attachments.classifier().weights()?);
-        let sparse = SparseQueues::new(attachments.classifier().sparse_flows()?);
-        let htb = Htb::on(ifb, Some(scales), Some(sparse), LinkHeader::Ethernet)?;
+        let sparse = SparseQueues::of_upload(attachments.classifier().sparse_flows()?);
+        let htb = Htb::on(ifb, Some(scales), sparse, LinkHeader::Ethernet)?;
         Ok(Htb { lacks_ethernet, ..htb })
     }
 
@@ -63,16 +64,16 @@ impl Htb {
     ///
     /// # Errors
     /// As [`open`](Htb::open).
-    pub fn open_download(uplink: Uplink<'_>) -> Result<Htb, EngineError> {
+    pub fn open_download(uplink: Uplink<'_>, flows: SparseFlows) -> Result<Htb, EngineError> {
         let mut ifb = Ifb::open_download(uplink)?;
         let header = ifb.header(uplink.device);
-        Htb::on(ifb, None, None, header)
+        Htb::on(ifb, None, SparseQueues::of_download(flows), header)
     }
 
     fn on(
         ifb: Ifb,
         scales: Option<Scales>,
-        sparse: Option<SparseQueues>,
+        sparse: SparseQueues,
         header: LinkHeader,
     ) -> Result<Htb, EngineError> {
         let mut htb = Htb {
@@ -129,11 +130,8 @@ impl Htb {
             .iter()
             .map(|f| (f.class.handle.minor(), tree::Node { class: f.class, leaf: None }))
             .collect();
-        if let Some(sparse) = &mut self.sparse {
-            let leaves = self.found.iter().filter(|f| f.leaf.0 != 0).map(|f| f.class.handle.minor());
-            sparse.adopt(&mut self.ifb, leaves)?;
-        }
-        Ok(())
+        let leaves = self.found.iter().filter(|f| f.leaf.0 != 0).map(|f| f.class.handle.minor());
+        self.sparse.adopt(&mut self.ifb, leaves)
     }
 
     fn dump(&mut self) -> Result<(), EngineError> {
@@ -176,9 +174,7 @@ impl Htb {
             self.hold(&mut wanted);
         }
         let written = self.write(&wanted)?;
-        if let Some(sparse) = &mut self.sparse {
-            sparse.follow(&wanted)?;
-        }
+        self.sparse.follow(&wanted)?;
         Ok(written)
     }
 
@@ -244,9 +240,7 @@ impl Htb {
                 }
             }
         }
-        if let Some(sparse) = &mut self.sparse {
-            sparse.furnish(&mut self.ifb, &made);
-        }
+        self.sparse.furnish(&mut self.ifb, &made);
         self.writes += written as u64;
         match first_error {
             Some(error) => Err(error.into()),
@@ -257,9 +251,7 @@ impl Htb {
     /// A class is gone.
     fn forget(&mut self, minor: u16) {
         self.applied.remove(&minor);
-        if let Some(sparse) = &mut self.sparse {
-            sparse.lose(minor);
-        }
+        self.sparse.lose(minor);
     }
 
     /// The queue of a class is not what it was, and is to be made again.
@@ -267,9 +259,7 @@ impl Htb {
         if let Some(node) = self.applied.get_mut(&minor) {
             node.leaf = None;
         }
-        if let Some(sparse) = &mut self.sparse {
-            sparse.lose(minor);
-        }
+        self.sparse.lose(minor);
     }
 
     /// The leaf qdisc of class `1:n` is `n:`.
@@ -313,10 +303,7 @@ impl Engine for Htb {
         self.dump()?;
         let mut drift = 0;
         let mut seen = 0;
-        let (is_filter_new, mut lost) = match &mut self.sparse {
-            Some(sparse) => sparse.patrol(&mut self.ifb)?,
-            None => (false, Vec::new()),
-        };
+        let (is_filter_new, mut lost) = self.sparse.patrol(&mut self.ifb)?;
         for found in &self.found {
             let minor = found.class.handle.minor();
             let mut counters = found.counters;

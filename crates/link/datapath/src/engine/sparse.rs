@@ -41,6 +41,9 @@ pub(super) struct SparseQueues {
     plain: BTreeSet<u16>,
     /// The rates that the classifier knows.
     rates: BTreeMap<u16, BitRate>,
+    /// The classifier's programs lead to one scheduler alone.
+    is_download: bool,
+    /// The name of the scheduler for the classifier.
     device: u32,
     patrolled: Instant,
     /// The kernel cannot do it.
@@ -48,9 +51,18 @@ pub(super) struct SparseQueues {
 }
 
 impl SparseQueues {
-    pub(super) fn new(flows: SparseFlows) -> SparseQueues {
+    pub(super) fn of_upload(flows: SparseFlows) -> SparseQueues {
+        SparseQueues::new(flows, false)
+    }
+
+    pub(super) fn of_download(flows: SparseFlows) -> SparseQueues {
+        SparseQueues::new(flows, true)
+    }
+
+    fn new(flows: SparseFlows, is_download: bool) -> SparseQueues {
         SparseQueues {
             flows,
+            is_download,
             there: BTreeSet::new(),
             plain: BTreeSet::new(),
             rates: BTreeMap::new(),
@@ -70,7 +82,7 @@ impl SparseQueues {
         classes: impl Iterator<Item = u16>,
     ) -> Result<(), EngineError> {
         self.forget_all();
-        self.device = ifb.index;
+        self.device = if self.is_download { SparseFlows::DOWNLOAD } else { ifb.index };
         if let Err(error) = self.set_filter(ifb) {
             tracing::warn!("small flows wait behind large ones of their class: {error}");
             self.is_off = true;
