@@ -286,9 +286,9 @@ fn ping_is_short_beside_bulk_downloads_of_another_and_its_own() {
     let average = measure_once(|| ping("C2"), |ms| *ms < 15.0);
     println!("ping of the idle container: {average} ms on average");
     assert!(average < 15.0, "{average} ms");
-    let inside = measure_once(|| ping("C1"), |ms| *ms < 15.0);
+    let inside = measure_once(|| ping("C1"), |ms| *ms < average + 5.0);
     println!("ping of the container that downloads: {inside} ms on average");
-    assert!(inside < 15.0, "{inside} ms");
+    assert!(inside < average + 5.0, "{inside} ms, {average} ms in an idle container");
     // Echoes of NAT belong to the container, not to the host.
     wait("all echoes are counted", Duration::from_secs(1), || down(&node, "C2").packets >= 60);
     assert!(down(&node, "C1").drops > 0, "it is this queue that holds the bulk back");
