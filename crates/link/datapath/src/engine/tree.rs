@@ -145,7 +145,7 @@ pub fn build(plan: &Plan<'_>, packets: &Packets, out: &mut Vec<Node>) {
         framing,
     };
     out.push(Node { class: root, leaf: None });
-    let rates = rates::of_members(shape, groups, members);
+    let rates = rates::of_members(plan, packets);
     let group_rates: Vec<u64> = (0..groups.len())
         .map(|g| rates::of_group(&groups[g], members.iter().zip(&rates).filter(|(m, _)| m.group == Some(g))))
         .collect();

@@ -9,6 +9,9 @@ const ENOUGH: u32 = 16;
 /// A mean that moves by more than one part in this number is told.
 const GRAIN: u64 = 8;
 
+/// A turn holds this number of eighths of a class's mean packet, so that the debt of a few long ones is paid.
+const ROOM: u64 = 9;
+
 /// The packets of one class.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sent {
@@ -57,6 +60,12 @@ impl Packets {
     /// The mean packet of a class, bytes; none while it is not known.
     pub(super) fn of(&self, minor: u16) -> Option<u64> {
         self.0.get(&minor).map(|sent| sent.told).filter(|bytes| *bytes > 0)
+    }
+
+    /// The bytes that a turn has to hold for a class's super-packets, of which segments have at most `unit`; 0 if it
+    /// is not known to send any.
+    pub(super) fn turn_of(&self, minor: u16, unit: u64) -> u64 {
+        self.of(minor).filter(|mean| *mean > unit).map_or(0, |mean| mean * ROOM / 8)
     }
 }
 

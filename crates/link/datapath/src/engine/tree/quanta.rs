@@ -95,9 +95,16 @@ pub(super) fn of_members(plan: &Plan<'_>, packets: &Packets, group_rates: &[u64]
     };
     let unit = shape.unit();
     let packet = |m: &Member| packets.of(m.minor).unwrap_or(u64::MAX).min(shape.largest());
+    // HTB serves a packet that is longer than the turn all the same. The class would be in debt, and pay for seconds
+    // when its packets are short again.
+    let held = |m: &Member| packets.turn_of(m.minor, unit).max(unit);
     let borrowers: Vec<Borrower> = takers()
         .filter(|(m, rate)| m.policy.ceiling().0 > **rate)
-        .map(|(m, rate)| Borrower { part: part(m, *rate), target: m.target.0, packet: packet(m) })
+        .map(|(m, rate)| Borrower {
+            part: part(m, *rate),
+            target: m.target.0,
+            packet: packet(m).max(held(m)),
+        })
         .collect();
     let long = shape.capacity.bytes_in(ROUND).0;
     let short = || bearable_round(&borrowers, lent, BitRate(lent).bytes_in(SHORT_ROUND).0, long);
@@ -116,7 +123,7 @@ pub(super) fn of_members(plan: &Plan<'_>, packets: &Packets, group_rates: &[u64]
     let quantum = |(m, rate): (&Member, &u64)| {
         let turn = if m.takes_all { part(m, *rate) } else { returns(m, *rate) };
         let bytes = u128::from(round) * u128::from(turn) / u128::from(lent);
-        u64::try_from(bytes).unwrap_or(u64::MAX).clamp(unit, round)
+        u64::try_from(bytes).unwrap_or(u64::MAX).clamp(held(m).min(round), round)
     };
     members.iter().zip(rates).map(quantum).collect()
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use weir_share::Policy;
 use weir_units::{BitRate, Bytes};
 
-use super::{MIN_OWN_RATE, SLACK_PER_MILLE};
-use crate::engine::plan::{Group, Member, Shape};
+use super::{MIN_OWN_RATE, Packets, SHORT_ROUND, SLACK_PER_MILLE};
+use crate::engine::plan::{Group, Member, Plan};
 
 /// A packet that a class sends while it is not backlogged costs it no more than this.
 pub(super) const DEBT: Duration = Duration::from_millis(20);
@@ -14,13 +14,19 @@ pub(super) const DEBT: Duration = Duration::from_millis(20);
 /// A class that takes the same for a time has a rate above that by one part in this number.
 const STEADY: u64 = 4;
 
+/// A class that has a packet a turn lacks at most this number of times its part of what all lack.
+const MOST_LACK: u64 = 2;
+
 /// A group's rate has at least this part of the rates of members that are not backlogged.
 const ASLEEP: u64 = 8;
 
 /// The claim of a class or group on the rates.
 #[derive(Debug, Clone, Copy)]
 struct Terms {
+    /// Those that may lack something lack it in proportion to this.
     weight: u64,
+    /// The bytes that a turn has to hold for its super-packets.
+    packet: u64,
     /// It has this in any case.
     least: u64,
     /// As much of this as fits.
@@ -34,6 +40,7 @@ struct Terms {
 /// waits for its turn, and loses the turn. The others lack the same for each unit of weight. Bandwidth that is left
 /// is lent by what they lack, so that all of it goes by weight.
 fn hand_out(room: u64, terms: &[Terms]) -> Vec<u64> {
+    let terms = holding_packets(room, terms);
     let mut rates: Vec<u64> = terms.iter().map(|t| t.least).collect();
     let left = |rates: &[u64]| u128::from(room).saturating_sub(rates.iter().map(|r| u128::from(*r)).sum());
     let narrow = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
@@ -65,8 +72,31 @@ fn hand_out(room: u64, terms: &[Terms]) -> Vec<u64> {
     }
 }
 
+/// The same terms, with weights by which each turn holds the class's super-packets. A round takes [`SHORT_ROUND`] at the
+/// rate that all lack. A class whose part of it is shorter than its packet lacks more, so that the round need not
+/// be longer.
+fn holding_packets(room: u64, terms: &[Terms]) -> Vec<Terms> {
+    let takers = || terms.iter().filter(|t| !t.is_bounded);
+    if takers().all(|t| t.packet == 0) {
+        return terms.to_vec();
+    }
+    let short = terms.iter().map(|t| t.wants.max(t.least)).sum::<u64>().saturating_sub(room);
+    let part = |of: u64, n: u64, all: u64| {
+        u64::try_from(u128::from(of) * u128::from(n) / u128::from(all.max(1))).unwrap_or(u64::MAX)
+    };
+    let (weights, wanted) = (takers().map(|t| t.weight).sum(), takers().map(|t| t.wants).sum());
+    let round = BitRate(short).bytes_in(SHORT_ROUND).0;
+    let held = |t: &Terms| Terms {
+        weight: part(round, t.weight, weights).max(t.packet),
+        least: t.least.max(t.wants.saturating_sub(MOST_LACK * part(short, t.wants, wanted))),
+        ..*t
+    };
+    terms.iter().map(|t| if t.is_bounded { *t } else { held(t) }).collect()
+}
+
 /// The rates of members, bit/s: see the module's text.
-pub(super) fn of_members(shape: &Shape, groups: &[Group], members: &[Member]) -> Vec<u64> {
+pub(super) fn of_members(plan: &Plan<'_>, packets: &Packets) -> Vec<u64> {
+    let Plan { shape, groups, members } = *plan;
     let capacity = shape.capacity;
     let floor = |policy: &Policy| policy.floor().min(capacity).max(MIN_OWN_RATE).0;
     let weight = |policy: &Policy| u64::from(policy.weight().get());
@@ -88,6 +118,8 @@ pub(super) fn of_members(shape: &Shape, groups: &[Group], members: &[Member]) ->
         u64::try_from(u128::from(of) * u128::from(weight) / u128::from(weights.max(1))).unwrap_or(u64::MAX)
     };
     let is_steady = are_steady(members);
+    let packet =
+        |m: &Member| if is_steady && m.takes_all { packets.turn_of(m.minor, shape.unit()) } else { 0 };
     let terms = |i: usize, spare: u64, weights: u64| {
         let Member { policy, allocation, share, target, backlogged, .. } = &members[i];
         let ceiling = policy.ceiling().min(capacity).max(MIN_OWN_RATE).0;
@@ -95,6 +127,7 @@ pub(super) fn of_members(shape: &Shape, groups: &[Group], members: &[Member]) ->
         let is_near_ceiling = ceiling < capacity.0 && share.0 >= ceiling / 4 * 3;
         Terms {
             weight: weight(policy),
+            packet: packet(&members[i]),
             least: floor(policy).max(kept),
             wants: match (*backlogged, is_steady) {
                 (true, _) => share.0,
@@ -118,6 +151,7 @@ pub(super) fn of_members(shape: &Shape, groups: &[Group], members: &[Member]) ->
         let Group { policy, share, .. } = &groups[g];
         Terms {
             weight: weight(policy),
+            packet: group_terms[g].iter().map(|t| t.packet).sum(),
             least: group_terms[g].iter().map(|t| t.least).sum::<u64>().max(floor(policy)),
             wants: group_terms[g].iter().map(|t| t.least.max(t.wants)).sum::<u64>().min(policy.ceiling().0),
             is_bounded: share.0 >= policy.ceiling().0 || group_terms[g].iter().all(|t| t.is_bounded),

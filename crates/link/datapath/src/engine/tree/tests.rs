@@ -130,6 +130,59 @@ fn steady_round_is_as_long_as_the_packets_of_each_class_need() {
     assert_eq!(round(100_000, 1514), unknown, "no packet leaves whole that is longer than the largest");
 }
 
+/// The tree of 100 Mbit/s of classes that rest, by the mean packet of each.
+fn by_packets(members: &[(Member, u64)]) -> Vec<Node> {
+    let mut packets = Packets::default();
+    for (member, packet) in members {
+        packets.look(member.minor, 0, 0);
+        packets.look(member.minor, 100 * packet, 100);
+    }
+    let members: Vec<Member> =
+        members.iter().map(|(member, _)| Member { is_steady: true, ..*member }).collect();
+    let mut nodes = Vec::new();
+    build(
+        &Plan { shape: &shape(BitRate::mbit(100), true), groups: &[], members: &members },
+        &packets,
+        &mut nodes,
+    );
+    nodes
+}
+
+#[test]
+fn turns_hold_super_packets_in_a_round_of_80_ms() {
+    let lacks = |nodes: &[Node], member: &Member| {
+        BitRate(member.target.0 - class(nodes, member.minor).rate.0).as_mbit()
+    };
+    // It sleeps, and keeps its minimum, which is lent.
+    let sleeper = (member(19, 1, Some(2), None, 0), 1514);
+    let members =
+        [member(16, 1, None, None, 20), member(17, 3, None, None, 60), member(18, 1, None, None, 20)];
+    let of =
+        |packet: u64| by_packets(&[(members[0], packet), (members[1], 1514), (members[2], 1514), sleeper]);
+    let (short, long) = (of(1514), of(7570));
+    let part = lacks(&short, &members[0]);
+    assert!((lacks(&short, &members[1]) / part - 3.0).abs() < 0.05, "they lack by weight");
+    let lack = lacks(&long, &members[0]);
+    assert!(lack > part * 1.3 && lack <= part * 2.01, "{lack} and {part}");
+    let round = |nodes: &[Node]| nodes[1..4].iter().map(|n| n.class.quantum.0).sum::<u64>();
+    let turn = class(&long, 16).quantum.0;
+    assert!(turn >= 7570 * 9 / 10, "{turn}");
+    assert!(round(&long) < round(&short) * 5 / 4, "{} and {}", round(&long), round(&short));
+    let sum: u64 = long[1..].iter().map(|n| n.class.rate.0).sum();
+    assert!(sum <= 99_500_000, "{sum} bit/s are handed out");
+}
+
+#[test]
+fn turn_holds_a_super_packet_whatever_its_class_lacks() {
+    // HTB would serve the packet, and remember a debt that grows with each turn.
+    let small = (member(18, 1, Some(10), None, 10), 7570);
+    let nodes =
+        by_packets(&[(member(16, 1, None, None, 30), 1514), (member(17, 2, None, None, 60), 1514), small]);
+    let turn = class(&nodes, 18).quantum.0;
+    assert!((7570..=9000).contains(&turn), "{turn}");
+    assert!(class(&nodes, 16).quantum.0 >= 1514);
+}
+
 #[test]
 fn steady_rounds_of_many_classes_at_their_minima_cost_another_one_little() {
     // Three are at their minima, and take what they have too much from the other two.
