@@ -3,13 +3,13 @@
 
 use std::{fs, thread::sleep, time::Duration};
 
-use weir_netlab::topology::{Family, Mode, Netns, Spec, Uplink};
+use weir_netlab::topology::{Family, Netns, Spec};
 use weir_netns_tests::{
-    EngineKind, Need, Node, Rate, Stream, can_have, can_run, containers, for_each_engine, measure_once,
+    EngineKind, Need, Node, Rate, Stream, can_run, containers, for_each_engine, measure_once,
 };
 use weir_units::BitRate;
 
-for_each_engine!(@in htb Htb flows_of_a_class_have_equal_parts_and_lose_nothing, tunable_is_undone, tunable_stays_on_a_tun);
+for_each_engine!(@in htb Htb flows_of_a_class_have_equal_parts_and_lose_nothing, tunable_is_undone);
 for_each_engine!(@in edt Edt flows_of_a_class_have_equal_parts_and_lose_nothing);
 
 /// Of the class.
@@ -93,26 +93,4 @@ fn tunable_is_undone(engine: EngineKind) {
     let path = node.agent().config_path();
     node.weir(&["agent", "--config", path.to_str().expect("it is text"), "--restore"]);
     assert_eq!(values(&node), [KERNELS, KERNELS, "7"]);
-}
-
-/// A link without an Ethernet header leads far: TCP has short super-packets there by itself. The agent sets back what
-/// one before it left.
-fn tunable_stays_on_a_tun(engine: EngineKind) {
-    if !can_have(Uplink::Tunnel) {
-        return;
-    }
-    let mut node = Node::build(&Spec {
-        containers: containers(1),
-        mode: Mode::Routed,
-        uplink: Uplink::Tunnel,
-        ..Spec::default()
-    });
-    if tunable(node.topology.node()).is_none() {
-        println!("SKIPPED: this kernel has no net.ipv4.tcp_tso_rtt_log (since Linux 5.18)");
-        return;
-    }
-    node.netns("C1").sysctl("net.ipv4.tcp_tso_rtt_log", OURS).expect("it can be set");
-    let config = node.config().engine(engine);
-    node.start(&config);
-    assert_eq!([node.topology.node(), node.netns("C1")].map(|n| tunable(n).unwrap()), [KERNELS, KERNELS]);
 }

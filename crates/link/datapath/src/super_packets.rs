@@ -30,26 +30,21 @@ const OURS: &str = "1";
 pub struct SuperPackets {
     own: NetnsRef,
     file: &'static Path,
-    /// The value that is exchanged, and the one in its place.
-    exchanged: (&'static str, &'static str),
     visited: BTreeMap<NsId, NetnsRef>,
 }
 
 impl SuperPackets {
-    /// None yet. `owner` is the agent's own network namespace, which has the node's own sockets. If `are_short` is false
-    /// all namespaces get the kernel's value, also from an earlier agent that was killed.
+    /// None yet. `owner` is the agent's own network namespace, which has the node's own sockets.
     #[must_use]
-    pub fn new(owner: NsId, are_short: bool) -> SuperPackets {
+    pub fn new(owner: NsId) -> SuperPackets {
         let own = NetnsRef { path: "/proc/self/ns/net".into(), id: owner };
         let file = [NODES_FILE, FILE].map(Path::new).into_iter().find(|file| file.exists());
-        let exchanged = if are_short { (KERNELS, OURS) } else { (OURS, KERNELS) };
-        SuperPackets { own, file: file.unwrap_or(Path::new(FILE)), exchanged, visited: BTreeMap::new() }
+        SuperPackets { own, file: file.unwrap_or(Path::new(FILE)), visited: BTreeMap::new() }
     }
 
     /// Has it so in these namespaces and the agent's own, and in no other any more. Those that were visited
     /// before are passed over. Failures come back, and are tried again.
     pub fn follow(&mut self, namespaces: &[NetnsRef]) -> Vec<String> {
-        let (from, to) = self.exchanged;
         let own = self.own.clone();
         let wanted: BTreeMap<NsId, &NetnsRef> =
             namespaces.iter().chain([&own]).map(|netns| (netns.id, netns)).collect();
@@ -60,7 +55,7 @@ impl SuperPackets {
         self.visited.retain(|id, _| wanted.contains_key(id));
         let new: Vec<&NetnsRef> =
             wanted.values().copied().filter(|netns| !self.visited.contains_key(&netns.id)).collect();
-        let results = in_each(&new, || exchange(self.file, from, to));
+        let results = in_each(&new, || exchange(self.file, KERNELS, OURS));
         let mut failures = Vec::new();
         for (netns, result) in new.into_iter().zip(results) {
             match result {

@@ -169,12 +169,9 @@ impl Datapath {
             tunnel_key: marks.tunnel_key,
             ..ClassifierConfig::default()
         };
-        let mut netlink = Netlink::open()?;
-        let links: Vec<Link> = config.link.all().filter_map(|link| netlink.link(&link.device).ok()).collect();
-        // Modems and tunnels lead far, where TCP has short ones by itself.
-        let are_short = links.is_empty() || links.iter().any(Link::has_ethernet);
+        let netlink = Netlink::open()?;
         let own = NsId::own().map_err(|e| e.to_string());
-        let super_packets = own.as_ref().ok().map(|own| SuperPackets::new(*own, are_short));
+        let super_packets = own.as_ref().ok().map(|own| SuperPackets::new(*own));
         let root = own.and_then(|own| Root::find(own).map_err(|e| chain(&e)));
         let earlier = root.as_ref().ok().and_then(Root::earlier);
         let attachments = Attachments::open(how, programs, created, earlier.as_ref())?;
