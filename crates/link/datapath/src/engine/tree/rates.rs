@@ -14,7 +14,7 @@ pub(super) const DEBT: Duration = Duration::from_millis(20);
 /// A class that takes the same for a time has a rate above that by one part in this number.
 const STEADY: u64 = 4;
 
-/// A class that has a packet a turn lacks at most this number of times its part of what all lack.
+/// A class that has a packet a turn lacks at most this number of times its part of what all lack, if that is enough.
 const MOST_LACK: u64 = 2;
 
 /// A group's rate has at least this part of the rates of members that are not backlogged.
@@ -86,9 +86,13 @@ fn holding_packets(room: u64, terms: &[Terms]) -> Vec<Terms> {
     };
     let (weights, wanted) = (takers().map(|t| t.weight).sum(), takers().map(|t| t.wants).sum());
     let round = BitRate(short).bytes_in(SHORT_ROUND).0;
+    let keeps = |t: &Terms| t.least.max(t.wants.saturating_sub(MOST_LACK * part(short, t.wants, wanted)));
+    let kept = |t: &Terms| if t.is_bounded { t.wants.max(t.least) } else { keeps(t) };
+    // Beside classes that keep all they want, as at their minima, the others lack more.
+    let fits = terms.iter().map(kept).sum::<u64>() <= room;
     let held = |t: &Terms| Terms {
         weight: part(round, t.weight, weights).max(t.packet),
-        least: t.least.max(t.wants.saturating_sub(MOST_LACK * part(short, t.wants, wanted))),
+        least: if fits { keeps(t) } else { t.least },
         ..*t
     };
     terms.iter().map(|t| if t.is_bounded { *t } else { held(t) }).collect()

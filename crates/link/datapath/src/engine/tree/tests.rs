@@ -113,11 +113,7 @@ fn steady_round_is_as_long_as_the_packets_of_each_class_need() {
         .map(|member| Member { is_steady: true, ..member })
         .to_vec();
     let round = |of_small: u64, of_others: u64| {
-        let mut packets = Packets::default();
-        for (minor, bytes) in [(16, of_others), (17, of_others), (18, of_small)] {
-            packets.look(minor, 0, 0);
-            packets.look(minor, 100 * bytes, 100);
-        }
+        let packets = packets_of([(16, of_others), (17, of_others), (18, of_small)].into_iter());
         let shape = shape(BitRate::mbit(100), true);
         let mut nodes = Vec::new();
         build(&Plan { shape: &shape, groups: &[], members: &members }, &packets, &mut nodes);
@@ -130,13 +126,19 @@ fn steady_round_is_as_long_as_the_packets_of_each_class_need() {
     assert_eq!(round(100_000, 1514), unknown, "no packet leaves whole that is longer than the largest");
 }
 
+/// The mean packets of these minors.
+fn packets_of(means: impl Iterator<Item = (u16, u64)>) -> Packets {
+    let mut packets = Packets::default();
+    for (minor, mean) in means {
+        packets.look(minor, 0, 0);
+        packets.look(minor, 100 * mean, 100);
+    }
+    packets
+}
+
 /// The tree of 100 Mbit/s of classes that rest, by the mean packet of each.
 fn by_packets(members: &[(Member, u64)]) -> Vec<Node> {
-    let mut packets = Packets::default();
-    for (member, packet) in members {
-        packets.look(member.minor, 0, 0);
-        packets.look(member.minor, 100 * packet, 100);
-    }
+    let packets = packets_of(members.iter().map(|(member, packet)| (member.minor, *packet)));
     let members: Vec<Member> =
         members.iter().map(|(member, _)| Member { is_steady: true, ..*member }).collect();
     let mut nodes = Vec::new();
@@ -169,6 +171,16 @@ fn turns_hold_super_packets_in_a_round_of_80_ms() {
     assert!(turn >= 7570 * 9 / 10, "{turn}");
     assert!(round(&long) < round(&short) * 5 / 4, "{} and {}", round(&long), round(&short));
     let sum: u64 = long[1..].iter().map(|n| n.class.rate.0).sum();
+    assert!(sum <= 99_500_000, "{sum} bit/s are handed out");
+}
+
+#[test]
+fn class_beside_those_at_their_minima_lacks_all_that_is_not_there() {
+    // The sleeper's minimum is missing. Only one class may lack it.
+    let sleeper = (member(19, 1, Some(5), None, 0), 1514);
+    let at_minimum = |minor| (member(minor, 1, Some(40), None, 40), 7570);
+    let nodes = by_packets(&[at_minimum(16), at_minimum(17), (member(18, 1, None, None, 20), 7570), sleeper]);
+    let sum: u64 = nodes[1..].iter().map(|n| n.class.rate.0).sum();
     assert!(sum <= 99_500_000, "{sum} bit/s are handed out");
 }
 
@@ -354,6 +366,7 @@ proptest! {
         ceil in 5u64..90,
         parts in prop::collection::vec((1u32..1000, 0u64..100, any::<bool>(), any::<bool>()), 1..12),
         is_steady in any::<bool>(),
+        packet in 60u64..9_216,
     ) {
         let n = parts.len() as u64;
         let limit = BitRate::mbit(ceil);
@@ -369,7 +382,9 @@ proptest! {
         let share = BitRate(members.iter().map(|m| m.share.0).sum());
         let groups = [Group { minor: 15, policy, allocation: limit, share, target: share }];
         let mut nodes = Vec::new();
-        make(&shape(BitRate::mbit(100), true), &groups, &members, &mut nodes);
+        let packets = packets_of(members.iter().map(|m| (m.minor, packet)));
+        let shape = shape(BitRate::mbit(100), true);
+        build(&Plan { shape: &shape, groups: &groups, members: &members }, &packets, &mut nodes);
         let sum: u64 = nodes[2..].iter().map(|n| n.class.rate.0).sum();
         prop_assert!(sum <= limit.0.max(n * MIN_OWN_RATE.0), "{sum} of {limit}");
         prop_assert!(nodes[1].class.rate <= limit);
@@ -378,12 +393,13 @@ proptest! {
     #[test]
     fn the_link_is_never_oversold_and_no_floor_or_ceiling_is_touched(
         capacity in 1_000_000u64..10_000_000_000,
-        parts in prop::collection::vec((1u32..1000, 0u64..60, 0u64..100, any::<bool>()), 1..40),
+        parts in prop::collection::vec((1u32..1000, 0u64..100, 0u64..200, any::<bool>(), 60u64..9_216), 1..40),
         split in any::<bool>(),
         is_steady in any::<bool>(),
     ) {
         let n = parts.len() as u64;
-        let members: Vec<Member> = parts.iter().zip(16u16..).map(|(&(w, min, alloc, backlogged), minor)| {
+        let packets = packets_of(parts.iter().zip(16u16..).map(|(part, minor)| (minor, part.4)));
+        let members: Vec<Member> = parts.iter().zip(16u16..).map(|(&(w, min, alloc, backlogged, _), minor)| {
             let floor = capacity * min / 100 / n;
             let policy = Policy::new(
                 Weight::new(w).unwrap(), (floor >= 8_000).then_some(BitRate(floor)), None).unwrap();
@@ -391,7 +407,8 @@ proptest! {
             Member { minor, group: None, policy, allocation, share: allocation, target: allocation, backlogged, takes_all: backlogged, is_steady, prio: 1 }
         }).collect();
         let mut nodes = Vec::new();
-        make(&shape(BitRate(capacity), split), &[], &members, &mut nodes);
+        let shape = shape(BitRate(capacity), split);
+        build(&Plan { shape: &shape, groups: &[], members: &members }, &packets, &mut nodes);
         let sum: u64 = nodes[1..].iter().map(|n| n.class.rate.0).sum();
         prop_assert!(sum <= capacity.max(n * MIN_OWN_RATE.0), "{sum} of {capacity}");
         for (node, member) in nodes[1..].iter().zip(&members) {
