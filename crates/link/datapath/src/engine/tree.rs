@@ -13,6 +13,9 @@
 //! q_i ~ t_i - r_i
 //! ```
 //!
+//! A class that sends super-packets has one each turn, whatever it lacks. So while demands rest, one at its minimum
+//! has up to a thirty-second part of it by its turns, and not as rate.
+//!
 //! Two kinds of classes have more. One that is not backlogged (it sleeps, or wants less than it
 //! may have) keeps enough for a packet in `DEBT`: HTB counts tokens in time, so that a
 //! packet sent at a tiny rate leaves a debt of seconds, which a later, higher rate does not

@@ -17,6 +17,9 @@ const STEADY: u64 = 4;
 /// A class that has a packet a turn lacks at most this number of times its part of what all lack, if that is enough.
 const MOST_LACK: u64 = 2;
 
+/// A class that has a packet a turn lacks at most one part in this number of its floor.
+const LENT_FLOOR: u64 = 32;
+
 /// A group's rate has at least this part of the rates of members that are not backlogged.
 const ASLEEP: u64 = 8;
 
@@ -29,6 +32,8 @@ struct Terms {
     packet: u64,
     /// It has this in any case.
     least: u64,
+    /// It has this in any case where its turns hold super-packets.
+    lowest: u64,
     /// As much of this as fits.
     wants: u64,
     /// It takes no more than that: it is at its ceiling, or not backlogged.
@@ -74,7 +79,7 @@ fn hand_out(room: u64, terms: &[Terms]) -> Vec<u64> {
 
 /// The same terms, with weights by which each turn holds the class's super-packets. A round takes [`SHORT_ROUND`] at the
 /// rate that all lack. A class whose part of it is shorter than its packet lacks more, so that the round need not
-/// be longer.
+/// be longer. One at its minimum lacks a small part of it, as it has a packet a turn all the same.
 fn holding_packets(room: u64, terms: &[Terms]) -> Vec<Terms> {
     let takers = || terms.iter().filter(|t| !t.is_bounded);
     if takers().all(|t| t.packet == 0) {
@@ -86,13 +91,13 @@ fn holding_packets(room: u64, terms: &[Terms]) -> Vec<Terms> {
     };
     let (weights, wanted) = (takers().map(|t| t.weight).sum(), takers().map(|t| t.wants).sum());
     let round = BitRate(short).bytes_in(SHORT_ROUND).0;
-    let keeps = |t: &Terms| t.least.max(t.wants.saturating_sub(MOST_LACK * part(short, t.wants, wanted)));
+    let keeps = |t: &Terms| t.lowest.max(t.wants.saturating_sub(MOST_LACK * part(short, t.wants, wanted)));
     let kept = |t: &Terms| if t.is_bounded { t.wants.max(t.least) } else { keeps(t) };
-    // Beside classes that keep all they want, as at their minima, the others lack more.
+    // Beside classes that keep nearly all they want, as at their minima, the others lack more.
     let fits = terms.iter().map(kept).sum::<u64>() <= room;
     let held = |t: &Terms| Terms {
         weight: part(round, t.weight, weights).max(t.packet),
-        least: if fits { keeps(t) } else { t.least },
+        least: if fits { keeps(t) } else { t.lowest },
         ..*t
     };
     terms.iter().map(|t| if t.is_bounded { *t } else { held(t) }).collect()
@@ -124,15 +129,18 @@ pub(super) fn of_members(plan: &Plan<'_>, packets: &Packets) -> Vec<u64> {
     let is_steady = are_steady(members);
     let packet =
         |m: &Member| if is_steady && m.takes_all { packets.turn_of(m.minor, shape.unit()) } else { 0 };
+    let lent_floor = |packet: u64, floor: u64| if packet > 0 { floor / LENT_FLOOR } else { 0 };
     let terms = |i: usize, spare: u64, weights: u64| {
         let Member { policy, allocation, share, target, backlogged, .. } = &members[i];
         let ceiling = policy.ceiling().min(capacity).max(MIN_OWN_RATE).0;
         let kept = if *backlogged { 0 } else { part(spare, weight(policy), weights).min(ready).min(ceiling) };
         let is_near_ceiling = ceiling < capacity.0 && share.0 >= ceiling / 4 * 3;
+        let (packet, least) = (packet(&members[i]), floor(policy).max(kept));
         Terms {
             weight: weight(policy),
-            packet: packet(&members[i]),
-            least: floor(policy).max(kept),
+            packet,
+            least,
+            lowest: (least - lent_floor(packet, least)).max(MIN_OWN_RATE.0),
             wants: match (*backlogged, is_steady) {
                 (true, _) => share.0,
                 (false, true) => allocation.0.min(target.0 + target.0 / STEADY),
@@ -153,10 +161,13 @@ pub(super) fn of_members(plan: &Plan<'_>, packets: &Packets) -> Vec<u64> {
         .collect();
     let of_group = |g: usize| {
         let Group { policy, share, .. } = &groups[g];
+        let packet = group_terms[g].iter().map(|t| t.packet).sum();
+        let (sum, floor) = (|part: fn(&Terms) -> u64| group_terms[g].iter().map(part).sum::<u64>(), floor(policy));
         Terms {
             weight: weight(policy),
-            packet: group_terms[g].iter().map(|t| t.packet).sum(),
-            least: group_terms[g].iter().map(|t| t.least).sum::<u64>().max(floor(policy)),
+            packet,
+            least: sum(|t| t.least).max(floor),
+            lowest: sum(|t| t.lowest).max(floor - lent_floor(packet, floor)),
             wants: group_terms[g].iter().map(|t| t.least.max(t.wants)).sum::<u64>().min(policy.ceiling().0),
             is_bounded: share.0 >= policy.ceiling().0 || group_terms[g].iter().all(|t| t.is_bounded),
         }
