@@ -424,13 +424,14 @@ proptest! {
             let policy = Policy::new(
                 Weight::new(w).unwrap(), (floor >= 8_000).then_some(BitRate(floor)), None).unwrap();
             let allocation = BitRate((capacity * alloc / 100 / n).max(floor));
-            let group = in_group.then_some(0);
+            let group = (in_group && minor % 2 == 0).then_some(0);
             Member { minor, group, policy, allocation, share: allocation, target: allocation, backlogged, takes_all: backlogged, is_steady, prio: 1 }
         }).collect();
         let mut nodes = Vec::new();
         let shape = shape(BitRate(capacity), split);
-        let policy = Policy::new(Weight::ONE, Some(BitRate(capacity / 4)), None).unwrap();
-        let share = BitRate(members.iter().map(|m| m.share.0).sum::<u64>().clamp(capacity / 4, capacity));
+        let policy = Policy::new(Weight::ONE, Some(BitRate(capacity / 8)), None).unwrap();
+        let inside = members.iter().filter(|m| m.group.is_some()).map(|m| m.share.0);
+        let share = BitRate(inside.sum::<u64>().clamp(capacity / 8, capacity));
         let group = Group { minor: 15, policy, allocation: share, share, target: share };
         let groups = if in_group { &[group][..] } else { &[] };
         build(&Plan { shape: &shape, groups, members: &members }, &packets, &mut nodes);
