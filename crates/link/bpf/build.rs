@@ -108,8 +108,8 @@ fn main() {
             .build()
             .unwrap_or_else(|error| panic!("cannot compile {source}: {error:#}"));
     }
-    // Two schedulers as a part of the unit tests, and of them alone.
-    for feature in ["fair", "edt"] {
+    // Programs as a part of the unit tests, and of them alone.
+    for feature in ["fair", "edt", "sparse"] {
         let mut user = cc::Build::new();
         user.compiler(&clang)
             .file(format!("tests/user_space/{feature}.c"))

@@ -10,7 +10,10 @@
  *
  * A flow is sparse while it sends less than one part in FLOW_PART of its class's rate. A packet that must not go
  * first may wait, and later ones of its flow must not overtake it. So the flow is not sparse again before it has
- * paused for as long as the queue can be. One part in CLASS_PART of a class may go first.
+ * paused for as long as the queue can be.
+ *
+ * One part in CLASS_PART of a class may go first. A flow that waits as the others have used that up need not pause: a
+ * steady one, as of speech, never would. It goes first again after the same time. It may overtake a packet of its own then.
  */
 #ifndef WEIR_SPARSE_H
 #define WEIR_SPARSE_H
@@ -24,6 +27,7 @@
 #define SPARSE_BURST 16       /* packets' time: so much, divided by the above, at once */
 #define PACKET_BYTES 1514
 #define LONGEST_BURST 200000000ULL  /* ns */
+#define OF_CLASS 1ULL /* in sparse_flow: the flow waits as its class's allowance was used up */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -61,8 +65,9 @@ static __always_inline __u32 priority_of(struct __sk_buff *skb, __u32 ifb_index,
 					 int is_fragment)
 {
 	struct weir_sparse_key key = { .ifb_index = ifb_index, .handle = handle };
-	__u64 now, burst, time, of_flow, of_class, *flow;
+	__u64 now, burst, time, of_flow, of_class, longest, *flow;
 	struct weir_sparse *class;
+	int waits;
 
 	class = bpf_map_lookup_elem(&weir_sparse, &key);
 	if (!class)
@@ -78,11 +83,18 @@ static __always_inline __u32 priority_of(struct __sk_buff *skb, __u32 ifb_index,
 	flow = &sparse_flow[((number + handle) * 0x9e3779b1) >> (32 - SPARSE_FLOW_BITS)];
 	of_flow = used_until(*flow, now, class->quiet);
 	of_class = used_until(class->passed, now, class->quiet);
-	if (skb->gso_segs > 1 || is_fragment || of_flow - now > burst || of_class - now > burst) {
-		*flow = now + burst + class->quiet;
+	waits = of_flow - now > burst;
+	longest = now + burst + class->quiet;
+	if (skb->gso_segs > 1 || is_fragment || (waits && !(of_flow & OF_CLASS))) {
+		*flow = longest & ~OF_CLASS;
 		return handle;
 	}
-	*flow = of_flow + FLOW_PART * time;
+	if (waits || of_class - now > burst) {
+		of_flow = waits ? of_flow + FLOW_PART * time : longest;
+		*flow = (of_flow < longest ? of_flow : longest) | OF_CLASS;
+		return handle;
+	}
+	*flow = (of_flow + FLOW_PART * time) & ~OF_CLASS;
 	class->passed = of_class + CLASS_PART * time;
 	return (WEIR_SPARSE_MAJOR | (handle & 0xffff)) << 16;
 }

@@ -47,9 +47,7 @@ impl SparseFlows {
     /// [`Error`]: the map holds 16,384 classes.
     pub fn set(&self, device: u32, handle: u32, bytes_per_second: u64, limit: u64) -> Result<(), Error> {
         let error = |source| Error { what: "let sparse flows of a class go first", source };
-        let rate = bytes_per_second.max(LEAST);
-        let cost = (NANOS << COST_SHIFT) / rate;
-        let quiet = (limit.saturating_mul(NANOS) / rate).clamp(LEAST_QUIET, MOST_QUIET);
+        let (cost, quiet) = times(bytes_per_second, limit);
         let key = key(device, handle);
         // The kernel's part of the value stays.
         let passed = self.classes.lookup(&key, MapFlags::ANY).map_err(error)?.map_or(0, |v| u64_at(&v, 16));
@@ -67,6 +65,13 @@ impl SparseFlows {
     }
 }
 
+/// The cost of a byte, and the time that a flow must pause: `struct weir_sparse` of intf.h.
+fn times(bytes_per_second: u64, limit: u64) -> (u64, u64) {
+    let rate = bytes_per_second.max(LEAST);
+    let quiet = (limit.saturating_mul(NANOS) / rate).clamp(LEAST_QUIET, MOST_QUIET);
+    ((NANOS << COST_SHIFT) / rate, quiet)
+}
+
 /// `struct weir_sparse_key` of intf.h.
 fn key(device: u32, handle: u32) -> [u8; 8] {
     let mut key = [0; 8];
@@ -74,3 +79,6 @@ fn key(device: u32, handle: u32) -> [u8; 8] {
     key[4..].copy_from_slice(&handle.to_ne_bytes());
     key
 }
+
+#[cfg(test)]
+mod tests;

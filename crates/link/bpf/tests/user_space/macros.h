@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The macros of libbpf's headers for a program that a test compiles for user space (fair.c, edt.c). */
+/* The macros of libbpf's headers for a program that a test compiles for user space (fair.c, edt.c, sparse.c). */
 #ifndef WEIR_USER_SPACE_H
 #define WEIR_USER_SPACE_H
 
