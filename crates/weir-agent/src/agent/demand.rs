@@ -40,6 +40,8 @@ const STEADY: Duration = Duration::from_secs(1);
 const STIR: u64 = 8;
 /// See [`STIR`]: a few packets in [`PRESENT`].
 const LITTLE: BitRate = BitRate::kbit(200);
+/// What a class takes in this time from the first look is no move. From [`PRESENT`] on it may be known to take all.
+const FOUND: Duration = Duration::from_millis(600);
 /// The smallest demand of an active class.
 const MIN_DEMAND: BitRate = BitRate::kbit(64);
 
@@ -96,7 +98,8 @@ impl Estimator {
     /// link is to be divided again.
     pub(crate) fn observe(&mut self, now: Instant, sample: Sample, allocation: BitRate) -> bool {
         let before = self.demand;
-        self.is_known = now.since(*self.first_at.get_or_insert(now)) > PRESENT;
+        let looked = now.since(*self.first_at.get_or_insert(now));
+        self.is_known = looked > PRESENT;
         self.estimate(now, sample, allocation);
         self.present = self.estimate_present(now, sample, allocation);
         let (is, told) = (self.present.get().0, self.told.get().0);
@@ -105,18 +108,18 @@ impl Estimator {
             self.told = self.present;
         }
         let was_steady = self.is_steady;
-        self.is_steady = self.rests(now);
+        self.is_steady = self.rests(now, looked > FOUND);
         is_apart || self.demand != before || self.is_steady != was_steady
     }
 
     /// Whether the present rate has not moved for [`STEADY`]. The first looks at a class count as no move: an
     /// agent that takes over finds senders that were there before.
-    fn rests(&mut self, now: Instant) -> bool {
+    fn rests(&mut self, now: Instant, may_move: bool) -> bool {
         let (is, was) = (self.present, self.rest);
         let is_near = is.get().0.abs_diff(was.get().0) <= (was.get().0 / STIR).max(LITTLE.0);
         if is.is_unlimited() != was.is_unlimited() || !is_near {
             self.rest = is;
-            self.moved_at = self.is_known.then_some(now);
+            self.moved_at = may_move.then_some(now);
         }
         self.moved_at.is_none_or(|at| now.since(at) >= STEADY)
     }
@@ -328,6 +331,17 @@ mod tests {
         assert!(!e.is_steady(), "it begins to take all");
         feed(&mut e, &mut clock, 11, BitRate::mbit(20), 50_000);
         assert!(e.is_steady());
+    }
+
+    #[test]
+    fn class_without_a_queue_is_steady_when_it_is_found_to_take_all() {
+        // TCP that an agent finds when it takes over.
+        let (mut e, mut clock) = started();
+        for _ in 0..20 {
+            feed(&mut e, &mut clock, 1, BitRate::kbit(19_500), 0);
+            assert!(e.is_steady(), "{:?} after the first look", clock.0.since(Instant(Duration::from_secs(5))));
+        }
+        assert!(e.demand().is_unlimited());
     }
 
     #[test]
