@@ -47,6 +47,17 @@ static __always_inline __u64 used_until(__u64 until, __u64 now, __u64 quiet)
 }
 
 /*
+ * The place of a flow of a class. Sockets have numbers in a row, and so have classes: their sum would give the flows of
+ * two classes one place.
+ */
+static __always_inline __u32 place_of(__u32 number, __u32 handle)
+{
+	__u32 mixed = (number ^ handle * 0x85ebca6b) * 0x9e3779b1;
+
+	return ((mixed ^ mixed >> 15) * 0x2c1b3c6d) >> (32 - SPARSE_FLOW_BITS);
+}
+
+/*
  * The number of a packet's flow, for priority_of. A socket is one flow: TCP gives its packets another hash when it
  * sends them again, and those must not overtake the ones that wait.
  */
@@ -80,7 +91,7 @@ static __always_inline __u32 priority_of(struct __sk_buff *skb, __u32 ifb_index,
 	/* No allowance is used up for longer than a flow that waits is not sparse. */
 	if (time > class->quiet / FLOW_PART)
 		time = class->quiet / FLOW_PART;
-	flow = &sparse_flow[((number + handle) * 0x9e3779b1) >> (32 - SPARSE_FLOW_BITS)];
+	flow = &sparse_flow[place_of(number, handle)];
 	of_flow = used_until(*flow, now, class->quiet);
 	of_class = used_until(class->passed, now, class->quiet);
 	waits = of_flow - now > burst;

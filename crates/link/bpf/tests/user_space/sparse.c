@@ -37,18 +37,18 @@ static void *bpf_map_lookup_elem(void *map, const void *key)
 	return &the_class;
 }
 
-/* Forgets everything, and states the class. */
+/* Forgets everything, and states what is known of any class. */
 void sparse_user_init(__u64 cost, __u64 quiet)
 {
 	__builtin_memset(sparse_flow, 0, sizeof(sparse_flow));
 	the_class = (struct weir_sparse){ .cost = cost, .quiet = quiet };
 }
 
-/* A packet of a flow comes. Returns whether it goes first. */
-int sparse_user_send(__u64 now, __u32 flow, __u32 len, __u32 segments)
+/* A packet of a flow of a class comes. Returns whether it goes first. */
+int sparse_user_send(__u64 now, __u32 minor, __u32 flow, __u32 len, __u32 segments)
 {
 	struct __sk_buff skb = { .len = len, .gso_segs = segments, .hash = flow };
-	__u32 handle = WEIR_HTB_MAJOR << 16 | 0x10;
+	__u32 handle = WEIR_HTB_MAJOR << 16 | minor;
 
 	time_now = now;
 	return priority_of(&skb, 1, handle, flow_of_socket(&skb), 0) != handle;
