@@ -14,6 +14,7 @@
  *
  * One part in CLASS_PART of a class may go first. A flow that waits as the others have used that up need not pause: a
  * steady one, as of speech, never would. It goes first again after the same time. It may overtake a packet of its own then.
+ * So it is with flows that an agent finds: it does not know which of them wait.
  */
 #ifndef WEIR_SPARSE_H
 #define WEIR_SPARSE_H
@@ -37,8 +38,11 @@ struct {
 	__type(value, struct weir_sparse);
 } weir_sparse SEC(".maps");
 
-/* Until when a flow's allowance is used up. */
+/* Until when a flow's allowance is used up; 0: it was not seen. */
 static __u64 sparse_flow[1 << SPARSE_FLOW_BITS];
+
+/* The time of the first packet. Those that an earlier agent's program let wait may still do so. */
+static __u64 sparse_begun;
 
 /* Until when an allowance is used up, no earlier than now. No allowance is far ahead: other programs may write here. */
 static __always_inline __u64 used_until(__u64 until, __u64 now, __u64 quiet)
@@ -78,7 +82,7 @@ static __always_inline __u32 priority_of(struct __sk_buff *skb, __u32 ifb_index,
 	struct weir_sparse_key key = { .ifb_index = ifb_index, .handle = handle };
 	__u64 now, burst, time, of_flow, of_class, longest, *flow;
 	struct weir_sparse *class;
-	int waits;
+	int waits, is_found;
 
 	class = bpf_map_lookup_elem(&weir_sparse, &key);
 	if (!class)
@@ -95,12 +99,15 @@ static __always_inline __u32 priority_of(struct __sk_buff *skb, __u32 ifb_index,
 	of_flow = used_until(*flow, now, class->quiet);
 	of_class = used_until(class->passed, now, class->quiet);
 	waits = of_flow - now > burst;
+	if (!sparse_begun)
+		sparse_begun = now;
+	is_found = !*flow && now - sparse_begun < class->quiet;
 	longest = now + burst + class->quiet;
 	if (skb->gso_segs > 1 || is_fragment || (waits && !(of_flow & OF_CLASS))) {
 		*flow = longest & ~OF_CLASS;
 		return handle;
 	}
-	if (waits || of_class - now > burst) {
+	if (waits || is_found || of_class - now > burst) {
 		of_flow = waits ? of_flow + FLOW_PART * time : longest;
 		*flow = (of_flow < longest ? of_flow : longest) | OF_CLASS;
 		return handle;

@@ -37,10 +37,11 @@ static void *bpf_map_lookup_elem(void *map, const void *key)
 	return &the_class;
 }
 
-/* Forgets everything, and states what is known of any class. */
-void sparse_user_init(__u64 cost, __u64 quiet)
+/* Forgets everything, and states what is known of any class, and the time of the first packet. */
+void sparse_user_init(__u64 cost, __u64 quiet, __u64 begun)
 {
 	__builtin_memset(sparse_flow, 0, sizeof(sparse_flow));
+	sparse_begun = begun;
 	the_class = (struct weir_sparse){ .cost = cost, .quiet = quiet };
 }
 

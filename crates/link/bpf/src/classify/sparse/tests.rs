@@ -6,7 +6,7 @@ use super::times;
 
 #[link(name = "weir_sparse_user", kind = "static")]
 unsafe extern "C" {
-    fn sparse_user_init(cost: u64, quiet: u64);
+    fn sparse_user_init(cost: u64, quiet: u64, begun: u64);
     fn sparse_user_send(now: u64, minor: u32, flow: u32, len: u32, segments: u32) -> i32;
 }
 
@@ -28,13 +28,18 @@ struct Class {
 }
 
 impl Class {
+    /// Its program has seen packets for some time.
     fn new() -> Class {
+        Class::begun_at(SECOND)
+    }
+
+    fn begun_at(begun: u64) -> Class {
         static ONLY: Mutex<()> = Mutex::new(());
         let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
         let (cost, quiet) = times(RATE, 278_528);
         // SAFETY: the C side's state belongs to the holder of the lock; all else is numbers.
-        unsafe { sparse_user_init(cost, quiet) }
-        Class { now: SECOND, _only: only }
+        unsafe { sparse_user_init(cost, quiet, begun) }
+        Class { now: 10 * SECOND, _only: only }
     }
 
     /// Whether a packet goes first.
@@ -104,9 +109,9 @@ fn flow_that_takes_too_much_never_goes_first_while_it_does() {
             }
             first
         };
-        let begun = sends(&mut class, 3 * SECOND);
+        let begun = sends(&mut class, 12 * SECOND);
         assert!(begun <= most, "{begun} beside {others}");
-        assert_eq!(sends(&mut class, 30 * SECOND), 0, "beside {others}");
+        assert_eq!(sends(&mut class, 40 * SECOND), 0, "beside {others}");
     }
 }
 
@@ -134,4 +139,18 @@ fn flows_of_other_classes_with_near_numbers_hold_none_back() {
     }
     // 3,000 of 16,384 places are taken.
     assert!(waits < 60, "{waits} of 200 wait");
+}
+
+#[test]
+fn flows_that_an_agent_finds_overtake_none_of_their_packets() {
+    // Their packets may wait since before. One sends as much as the class may, one pings, and one begins later.
+    let mut class = Class::begun_at(0);
+    for at in 0..4_000 {
+        assert!(!class.sends(2, FRAME, 1), "{at} ms after the first packet");
+        if at % 20 == 0 {
+            assert_eq!(class.sends(PING, 98, 1), at > 1_000, "{at} ms after the first packet");
+        }
+        class.now += MS;
+    }
+    assert!(class.sends(3, 98, 1), "a new flow does not wait");
 }
