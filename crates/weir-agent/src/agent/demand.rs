@@ -339,7 +339,11 @@ mod tests {
         let (mut e, mut clock) = started();
         for _ in 0..20 {
             feed(&mut e, &mut clock, 1, BitRate::kbit(19_500), 0);
-            assert!(e.is_steady(), "{:?} after the first look", clock.0.since(Instant(Duration::from_secs(5))));
+            assert!(
+                e.is_steady(),
+                "{:?} after the first look",
+                clock.0.since(Instant(Duration::from_secs(5)))
+            );
         }
         assert!(e.demand().is_unlimited());
     }

@@ -162,7 +162,8 @@ pub(super) fn of_members(plan: &Plan<'_>, packets: &Packets) -> Vec<u64> {
     let of_group = |g: usize| {
         let Group { policy, share, .. } = &groups[g];
         let packet = group_terms[g].iter().map(|t| t.packet).sum();
-        let (sum, floor) = (|part: fn(&Terms) -> u64| group_terms[g].iter().map(part).sum::<u64>(), floor(policy));
+        let (sum, floor) =
+            (|part: fn(&Terms) -> u64| group_terms[g].iter().map(part).sum::<u64>(), floor(policy));
         Terms {
             weight: weight(policy),
             packet,

@@ -124,7 +124,10 @@ fn steady_round_is_as_long_as_the_packets_of_each_class_need() {
     assert!(round(1514, 9084) < unknown * 2 / 3, "packets of the others are no longer than their turns");
     assert!(round(9084, 1514) > unknown * 9 / 10, "{} of {unknown}", round(9084, 1514));
     let longest = round(100_000, 1514);
-    assert!(longest > unknown * 9 / 10 && longest <= unknown, "no packet leaves whole that is longer than the largest");
+    assert!(
+        longest > unknown * 9 / 10 && longest <= unknown,
+        "no packet leaves whole that is longer than the largest"
+    );
 }
 
 /// The mean packets of these minors.
