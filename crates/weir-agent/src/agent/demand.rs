@@ -40,7 +40,7 @@ const STEADY: Duration = Duration::from_secs(1);
 const STIR: u64 = 8;
 /// See [`STIR`]: a few packets in [`PRESENT`].
 const LITTLE: BitRate = BitRate::kbit(200);
-/// What a class takes in this time from the first look is no move. From [`PRESENT`] on it may be known to take all.
+/// No move counts in this time from the first look. A class may be known to take all from [`PRESENT`] on.
 const FOUND: Duration = Duration::from_millis(600);
 /// The smallest demand of an active class.
 const MIN_DEMAND: BitRate = BitRate::kbit(64);
