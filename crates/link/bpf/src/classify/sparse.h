@@ -14,7 +14,7 @@
  *
  * One part in CLASS_PART of a class may go first. A flow that waits as the others have used that up need not pause: a
  * steady one, as of speech, never would. It goes first again after the same time. It may overtake a packet of its own then.
- * So it is with flows that an agent finds: it does not know which of them wait.
+ * So it is with flows that an agent finds in its first FOUND_TIME: it does not know which of them wait.
  */
 #ifndef WEIR_SPARSE_H
 #define WEIR_SPARSE_H
@@ -28,6 +28,7 @@
 #define SPARSE_BURST 16       /* packets' time: so much, divided by the above, at once */
 #define PACKET_BYTES 1514
 #define LONGEST_BURST 200000000ULL  /* ns */
+#define FOUND_TIME 1000000000ULL    /* ns */
 #define OF_CLASS 1ULL /* in sparse_flow: the flow waits as its class's allowance was used up */
 
 struct {
@@ -101,7 +102,7 @@ static __always_inline __u32 priority_of(struct __sk_buff *skb, __u32 ifb_index,
 	waits = of_flow - now > burst;
 	if (!sparse_begun)
 		sparse_begun = now;
-	is_found = !*flow && now - sparse_begun < class->quiet;
+	is_found = !*flow && now - sparse_begun < FOUND_TIME;
 	longest = now + burst + class->quiet;
 	if (skb->gso_segs > 1 || is_fragment || (waits && !(of_flow & OF_CLASS))) {
 		*flow = longest & ~OF_CLASS;
