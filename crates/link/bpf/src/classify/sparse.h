@@ -13,8 +13,8 @@
  * paused for as long as the queue can be.
  *
  * One part in CLASS_PART of a class may go first. A flow that waits as the others have used that up need not pause: a
- * steady one, as of speech, never would. It goes first again after the same time. It may overtake a packet of its own then.
- * So it is with flows that an agent finds in its first FOUND_TIME: it does not know which of them wait.
+ * steady one, as of speech, never would. It goes first again after RETURN_TIME. It may overtake a packet of its own then.
+ * So it is with flows that an agent finds in its first RETURN_TIME: it does not know which of them wait.
  */
 #ifndef WEIR_SPARSE_H
 #define WEIR_SPARSE_H
@@ -28,7 +28,7 @@
 #define SPARSE_BURST 16       /* packets' time: so much, divided by the above, at once */
 #define PACKET_BYTES 1514
 #define LONGEST_BURST 200000000ULL  /* ns */
-#define FOUND_TIME 1000000000ULL    /* ns */
+#define RETURN_TIME 1000000000ULL   /* ns */
 #define OF_CLASS 1ULL /* in sparse_flow: the flow waits as its class's allowance was used up */
 
 struct {
@@ -102,13 +102,13 @@ static __always_inline __u32 priority_of(struct __sk_buff *skb, __u32 ifb_index,
 	waits = of_flow - now > burst;
 	if (!sparse_begun)
 		sparse_begun = now;
-	is_found = !*flow && now - sparse_begun < FOUND_TIME;
-	longest = now + burst + class->quiet;
+	is_found = !*flow && now - sparse_begun < RETURN_TIME;
 	if (skb->gso_segs > 1 || is_fragment || (waits && !(of_flow & OF_CLASS))) {
-		*flow = longest & ~OF_CLASS;
+		*flow = (now + burst + class->quiet) & ~OF_CLASS;
 		return handle;
 	}
 	if (waits || is_found || of_class - now > burst) {
+		longest = now + burst + RETURN_TIME;
 		of_flow = waits ? of_flow + FLOW_PART * time : longest;
 		*flow = (of_flow < longest ? of_flow : longest) | OF_CLASS;
 		return handle;
