@@ -22,7 +22,7 @@ stop() {
 }
 trap finish EXIT
 
-# Starts the agent, and prints the milliseconds until it answers: a call of the program itself included.
+# Starts the agent, and sets $took to the milliseconds until it answers. A call of the program itself is included.
 start() {
 	local begin=${EPOCHREALTIME/./} i
 	ip netns exec "$net" "$weir" agent -c "$work/weir.toml" >>"$work/agent.log" 2>&1 &
