@@ -251,11 +251,11 @@ impl Link {
     }
 
     /// Whether a class sends packets of another length.
-    fn look_at_packets(&self, packets: &mut tree::Packets) -> bool {
+    fn look_at_packets(&self, packets: &mut tree::Packets, now: Instant) -> bool {
         let look = |(minor, counters): (&u16, &Counters)| {
-            packets.look(*minor, counters.bytes, u32::try_from(counters.packets).unwrap())
+            packets.look(*minor, counters.bytes, u32::try_from(counters.packets).unwrap(), now)
         };
-        self.counters.iter().map(look).fold(false, |is_other, now| is_other | now)
+        self.counters.iter().map(look).fold(false, |is_other, more| is_other | more)
     }
 
     fn measured(&self) -> Vec<Measured> {
@@ -326,7 +326,7 @@ fn run(case: &Case, from: Duration, length: Duration) -> Outcome {
             if is_divided {
                 division = allocations.divide(&table, table.config().link.capacity);
             }
-            let is_rebuilt = is_divided | link.look_at_packets(&mut packets);
+            let is_rebuilt = is_divided | link.look_at_packets(&mut packets, now);
             if is_rebuilt {
                 let plan = plan::Plan { shape: &shape, groups: &division.0, members: &division.1 };
                 tree::build(&plan, &packets, &mut nodes);

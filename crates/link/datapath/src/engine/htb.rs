@@ -153,10 +153,11 @@ impl Htb {
     }
 
     /// Takes the counts of the last dump. Returns whether a class sends packets of another length.
-    fn look_at_packets(&mut self) -> bool {
+    fn look_at_packets(&mut self, now: weir_units::Instant) -> bool {
         let mut is_other = false;
         for found in self.found.iter().filter(|found| found.leaf.0 != 0) {
-            is_other |= self.packets.look(found.class.handle.minor(), found.counters.bytes, found.served);
+            is_other |=
+                self.packets.look(found.class.handle.minor(), found.counters.bytes, found.served, now);
         }
         let applied = &self.applied;
         self.packets.retain(|minor| applied.contains_key(&minor));
@@ -349,11 +350,12 @@ impl Engine for Htb {
             drift += gone.len();
             gone.into_iter().for_each(|minor| self.forget(minor));
         }
-        let is_rebuilt = self.look_at_packets();
+        let now = weir_units::Instant(self.opened.elapsed());
+        let is_rebuilt = self.look_at_packets(now);
         if is_rebuilt {
             self.build();
         }
-        let is_corrected = self.corrections.look(out, weir_units::Instant(self.opened.elapsed()));
+        let is_corrected = self.corrections.look(out, now);
         let is_rescaled = match &mut self.scales {
             Some(scales) => scales.look(&self.nodes)?,
             None => false,

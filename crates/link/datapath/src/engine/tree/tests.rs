@@ -134,8 +134,8 @@ fn steady_round_is_as_long_as_the_packets_of_each_class_need() {
 fn packets_of(means: impl Iterator<Item = (u16, u64)>) -> Packets {
     let mut packets = Packets::default();
     for (minor, mean) in means {
-        packets.look(minor, 0, 0);
-        packets.look(minor, 100 * mean, 100);
+        packets.look(minor, 0, 0, weir_units::Instant::default());
+        packets.look(minor, 100 * mean, 100, weir_units::Instant::default());
     }
     packets
 }

@@ -329,11 +329,12 @@ impl Engine for User {
                 Measured { minor, counters }
             },
         ));
-        let is_rebuilt = self.look_at_packets(out);
+        let now = weir_units::Instant(self.opened.elapsed());
+        let is_rebuilt = self.look_at_packets(out, now);
         if is_rebuilt {
             self.build();
         }
-        let is_corrected = self.corrections.look(out, weir_units::Instant(self.opened.elapsed()));
+        let is_corrected = self.corrections.look(out, now);
         if let Some(split) = self.split
             && (is_corrected || is_rebuilt)
             && !self.holds
@@ -422,7 +423,7 @@ impl User {
 
     /// Takes counts. Returns whether a class sends packets of another length. Where super-packets are not split,
     /// their segments tell nothing of them.
-    fn look_at_packets(&mut self, measured: &[Measured]) -> bool {
+    fn look_at_packets(&mut self, measured: &[Measured], now: weir_units::Instant) -> bool {
         if self.split != Some(true) {
             return false;
         }
@@ -430,7 +431,7 @@ impl User {
         for Measured { minor, counters } in measured.iter().filter(|m| self.leaves.contains(&m.minor)) {
             #[expect(clippy::cast_possible_truncation, reason = "the count may wrap")]
             let packets = counters.packets as u32;
-            is_other |= self.packets.look(*minor, counters.bytes, packets);
+            is_other |= self.packets.look(*minor, counters.bytes, packets, now);
         }
         let leaves = &self.leaves;
         self.packets.retain(|minor| leaves.contains(&minor));
