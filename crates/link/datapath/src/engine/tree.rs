@@ -69,6 +69,9 @@ const SPLIT_UP_TO: BitRate = BitRate::mbit(500);
 /// The burst of a class with a fixed rate.
 const PRECISE: Duration = Duration::from_millis(1);
 
+/// The burst of the whole link. A timer that is later loses bandwidth.
+const LINK_BURST: Duration = Duration::from_millis(2);
+
 /// Ethernet's header.
 const FRAME: u64 = 14;
 
@@ -96,6 +99,13 @@ impl Shape {
         // Unsplit, a bucket holds a super-packet; split, a fresh connection's first window.
         let least = if self.split { (10 * self.unit()).max(16 * 1024) } else { self.unit() };
         Bytes(rate.bytes_in(time).0.max(least))
+    }
+
+    /// The burst of the whole link. It stands in the queue of the line behind the link for as long as the line
+    /// is a little faster than the link.
+    fn link_burst(&self) -> Bytes {
+        let least = if self.split { 2 * self.unit() } else { self.unit() };
+        Bytes(self.capacity.bytes_in(LINK_BURST).0.max(least))
     }
 
     /// The bursts of rate and ceiling of a class. One whose floor is its ceiling is promised a rate
@@ -141,8 +151,8 @@ pub fn build(plan: &Plan<'_>, packets: &Packets, out: &mut Vec<Node>) {
         parent: TcHandle::new(MAJOR, 0),
         rate: capacity,
         ceil: capacity,
-        burst: shape.burst(capacity, 2),
-        cburst: shape.burst(capacity, 2),
+        burst: shape.link_burst(),
+        cburst: shape.link_burst(),
         quantum: Bytes(shape.unit()),
         prio: 0,
         framing,

@@ -291,6 +291,18 @@ fn a_sleeper_keeps_enough_for_its_first_packets_to_leave_no_debt() {
 }
 
 #[test]
+fn burst_of_the_link_is_short_on_slow_links() {
+    let burst = |rate, split| {
+        let mut nodes = Vec::new();
+        make(&shape(rate, split), &[], &[], &mut nodes);
+        (nodes[0].class.burst.0, nodes[0].class.cburst.0)
+    };
+    assert_eq!(burst(BitRate::mbit(4), true), (2 * 1514, 2 * 1514), "1000 bytes are less than two frames");
+    assert_eq!(burst(BitRate::mbit(100), true), (25_000, 25_000));
+    assert!(burst(BitRate::mbit(4), false).0 > 65_536, "a super-packet leaves at once");
+}
+
+#[test]
 fn a_class_that_is_promised_one_rate_saves_up_a_millisecond_of_it() {
     let mut nodes = Vec::new();
     let members = [
