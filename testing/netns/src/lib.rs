@@ -58,7 +58,7 @@ pub use senders::{FLOOD, Judged, Senders, Slack, judge};
 pub use sockops::{Counting, Foreign};
 pub use stream::{Origin, Rate, Stream};
 pub use users::as_user;
-pub use weir_testkit::{in_virtual_time, measure_once};
+pub use weir_testkit::{in_virtual_time, measure_once, measure_unless_still};
 
 /// How long a measurement takes; its first 2 s are left out.
 pub const SECONDS: u64 = 5;

@@ -1,7 +1,9 @@
 //! The paper's experiment C, as anybody runs it: `weir lab run sla-C`.
 
+use std::time::Duration;
+
 use serde_json::Value;
-use weir_netns_tests::{Need, can_run, measure_once, run_scenario};
+use weir_netns_tests::{Need, can_run, measure_unless_still, run_scenario};
 
 /// The report of a scenario in its short form.
 fn run(scenario: &str) -> Value {
@@ -31,6 +33,9 @@ fn median(report: &Value, overloaded: bool) -> f64 {
     times[times.len() / 2].as_f64().expect("ms")
 }
 
+/// One answer of 47 that is late by this makes the standard deviation 2.2 ms. The paper's reduction allows 2.6.
+const STALL: Duration = Duration::from_millis(15);
+
 #[test]
 fn five_consumers_get_their_promised_19_mbit() {
     if !can_run(&Need::TRAFFIC) {
@@ -40,7 +45,8 @@ fn five_consumers_get_their_promised_19_mbit() {
     let flatter = |report: &Value| figure(report, "overloaded: std.dev below that without control, weir");
     // The lab judges the mean; a machine that is away for a moment moves that of few answers by more.
     let moved = |report: &Value| (median(report, true) / median(report, false) - 1.0).abs() * 100.0;
-    let report = measure_once(
+    let report = measure_unless_still(
+        STALL,
         || run("sla-C"),
         |report| error(report) <= 3.0 && flatter(report) >= 95.0 && moved(report) <= 1.0,
     );

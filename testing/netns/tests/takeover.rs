@@ -1,6 +1,6 @@
-//! An agent is killed under load and another adopts what it left. In every tenth of a second
-//! each class is as near to its share as without a takeover, within 3 %. No class exceeds its
-//! maximum by more than its burst.
+//! An agent is killed under load and another adopts what it left. In virtual time each class has its share in
+//! every tenth of a second, within 3 %. In real time, and with engines `bpf-credit` and `user`, it is as near to
+//! its share as without a takeover, within 3 %. No class exceeds its maximum by more than its burst.
 //!
 //! The same senders are watched without a takeover too, and both figures are printed.
 
@@ -17,7 +17,7 @@ use weir_netlab::{
 };
 use weir_netns_tests::{
     CAPACITY, Division, EngineBounds, EngineKind, FLOOD, Node, Record, Sample, Senders, Share, containers,
-    for_each_engine, party,
+    for_each_engine, in_virtual_time, party,
 };
 use weir_units::{BitRate, Bytes};
 
@@ -209,6 +209,7 @@ fn shares_hold_in_every_tenth_of_a_second_while_an_agent_takes_over(engine: Engi
     }
     control.tell(&format!("{engine}, no takeover"));
     seen.tell(&format!("{engine}, {} takeovers", takeovers()));
+    let is_steady = in_virtual_time() && !matches!(engine, EngineKind::BpfCredit | EngineKind::User);
     assert!(!seen.looks.is_empty() && !control.looks.is_empty(), "something was seen");
     for share in &expected {
         let (usual, worst) = (control.worst_of(&share.label), seen.worst_of(&share.label));
@@ -218,12 +219,14 @@ fn shares_hold_in_every_tenth_of_a_second_while_an_agent_takes_over(engine: Engi
             worst * 1e2,
             usual * 1e2
         );
+        let allowed = if is_steady { TOLERANCE } else { usual + TOLERANCE };
         assert!(
-            worst <= usual + TOLERANCE,
-            "{}: {:.1} % off in a tenth of a second of a takeover, {:.1} % without one",
+            worst <= allowed,
+            "{}: {:.1} % off in a tenth of a second of a takeover, {:.1} % without one, {:.1} % allowed",
             share.label,
             worst * 1e2,
-            usual * 1e2
+            usual * 1e2,
+            allowed * 1e2
         );
         let mean = seen.mean_of(&share.label);
         assert!(mean <= TOLERANCE, "{}: {:.1} % off over all takeovers", share.label, mean * 1e2);

@@ -48,4 +48,4 @@ pub use image::IMAGE;
 pub use netns::Netns;
 pub use registry::{LOGIN, Registry, image_of_noise, runnable_image};
 pub use remains::sweep;
-pub use stalls::{Stalls, in_virtual_time, measure_once, set_realtime};
+pub use stalls::{Stalls, in_virtual_time, measure_once, measure_unless_still, set_realtime};

@@ -89,9 +89,14 @@ impl Stalls {
     /// The longest stall of at least 30 ms that overlaps the time between two moments.
     #[must_use]
     pub fn longest(&self, from: Instant, to: Instant) -> Option<Duration> {
+        self.longest_above(MIN_LONG_STALL, from, to)
+    }
+
+    /// The longest stall of at least `least` that overlaps the time between two moments.
+    fn longest_above(&self, least: Duration, from: Instant, to: Instant) -> Option<Duration> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let overlaps = seen.iter().filter(|s| s.0 < to && s.1 > from);
-        overlaps.map(|s| s.1 - s.0).max().filter(|longest| *longest > BEAT + MIN_LONG_STALL)
+        overlaps.map(|s| s.1 - s.0).max().filter(|longest| *longest > BEAT + least)
     }
 
     /// The time between two moments in which at least one processor stood still.
@@ -109,10 +114,12 @@ impl Stalls {
         total
     }
 
-    /// How long the machine stood still between two moments, if that spoils what was measured meanwhile.
-    fn spoiling(&self, from: Instant, to: Instant) -> Option<Duration> {
+    /// How long the machine stood still between two moments, if that spoils what was measured meanwhile. One
+    /// stall of `long` does.
+    fn spoiling(&self, long: Duration, from: Instant, to: Instant) -> Option<Duration> {
         let total = self.total(from, to);
-        let is_spoilt = self.longest(from, to).is_some() || total > (to - from).mul_f64(MAX_STALLED);
+        let is_spoilt =
+            self.longest_above(long, from, to).is_some() || total > (to - from).mul_f64(MAX_STALLED);
         is_spoilt.then_some(total)
     }
 }
@@ -140,7 +147,17 @@ pub fn in_virtual_time() -> bool {
 /// for 0.5 % of the time. Then one second measurement counts, and a line with both figures says so.
 /// `scripts/test-report.sh` collects these lines. Nothing is repeated in virtual time.
 #[track_caller]
-pub fn measure_once<T: Debug>(mut measure: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
+pub fn measure_once<T: Debug>(measure: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
+    measure_unless_still(MIN_LONG_STALL, measure, good)
+}
+
+/// Measures as [`measure_once`] does, where one stall of `long` spoils the result: the spread of a few times, say.
+#[track_caller]
+pub fn measure_unless_still<T: Debug>(
+    long: Duration,
+    mut measure: impl FnMut() -> T,
+    good: impl Fn(&T) -> bool,
+) -> T {
     if in_virtual_time() {
         return measure();
     }
@@ -149,7 +166,7 @@ pub fn measure_once<T: Debug>(mut measure: impl FnMut() -> T, good: impl Fn(&T) 
     if good(&first) {
         return first;
     }
-    let Some(stall) = stalls.spoiling(begin, Instant::now()) else { return first };
+    let Some(stall) = stalls.spoiling(long, begin, Instant::now()) else { return first };
     let second = measure();
     println!("{}", measured_twice(Location::caller(), stall, &first, &second));
     second
@@ -213,9 +230,11 @@ mod tests {
         assert_eq!(stalls.total(begin, at(1000)), Duration::from_millis(14));
         assert_eq!(stalls.total(at(108), at(505)), Duration::from_millis(7));
         assert_eq!(stalls.longest(begin, at(1000)), None, "none took 30 ms");
-        assert_eq!(stalls.spoiling(begin, at(1000)), Some(Duration::from_millis(14)));
-        assert_eq!(stalls.spoiling(begin, at(4000)), Some(Duration::from_millis(34)));
-        assert_eq!(stalls.spoiling(begin, at(8000)), None, "0.5 % are 40 ms");
+        let spoiling = |long, end| stalls.spoiling(Duration::from_millis(long), begin, at(end));
+        assert_eq!(spoiling(30, 1000), Some(Duration::from_millis(14)));
+        assert_eq!(spoiling(30, 4000), Some(Duration::from_millis(34)));
+        assert_eq!(spoiling(30, 8000), None, "0.5 % are 40 ms");
+        assert_eq!(spoiling(15, 8000), Some(Duration::from_millis(34)), "one took 20 ms");
     }
 
     #[test]
