@@ -1,6 +1,11 @@
-//! The framing of the line behind the link is charged: small packets fill the line, and no more.
+//! A slow line behind the link: its framing is charged, and no queue stands in it.
 
-use std::{thread::sleep, time::Duration};
+use std::{
+    net::UdpSocket,
+    sync::atomic::{AtomicBool, Ordering},
+    thread::{scope, sleep},
+    time::Duration,
+};
 
 use weir_netlab::topology::{Family, Mode, Spec, Wire};
 use weir_netns_tests::{
@@ -8,7 +13,7 @@ use weir_netns_tests::{
 };
 use weir_units::{BitRate, Bytes, Framing};
 
-for_each_engine!(queues: small_packets_fill_a_line_exactly, no_queue_behind_weir_at_99_percent_of_the_line);
+for_each_engine!(queues: small_packets_fill_a_line_exactly, no_queue_behind_weir_at_99_percent_of_the_line, a_class_that_wakes_leaves_no_queue_behind_weir);
 for_each_engine!(@in bpf_credit BpfCredit small_packets_fill_a_line_exactly, no_queue_behind_weir_at_99_percent_of_the_line);
 for_each_engine!(@in user User small_packets_fill_a_line_exactly, no_queue_behind_weir_at_99_percent_of_the_line);
 
@@ -65,30 +70,35 @@ fn small_packets_fill_a_line_exactly(engine: EngineKind) {
     }
 }
 
-/// The line behind the uplink carries 0.5 s of datagrams of 64 bytes of IP in its queue. `tc` simulates it: a TBF
-/// that counts Ethernet's header, what PPPoE adds (16 over it, 26 with LLC over ATM), and cells.
+/// Three containers behind a line that has 0.5 s of datagrams in its queue. The capacity is 99 % of the line. `tc`
+/// simulates the line: a TBF that counts Ethernet's header, and what `framed` says.
+fn behind_a_line(engine: EngineKind, link: &str, framed: &str) -> Node {
+    let queue = Bytes(LINE.bits_per_sec() / 8 / 2);
+    let spec = Spec {
+        containers: containers(3),
+        mode: Mode::Routed,
+        wire: Some(Wire::of(LINE, queue)),
+        ..Spec::default()
+    };
+    let mut node = Node::build(&spec);
+    for device in ["wn", "ws"] {
+        let (rate, limit) = (LINE.bits_per_sec(), queue.0);
+        let change =
+            format!("qdisc change dev {device} root tbf rate {rate}bit burst 3200 limit {limit} {framed}\n");
+        node.topology.wire().tc(&change).expect("the wire frames packets");
+    }
+    let capacity = BitRate(LINE.bits_per_sec() / 100 * 99);
+    node.start(&node.config().engine(engine).capacity(capacity).link(link));
+    node
+}
+
+/// Beside floods of 64 bytes of IP. PPPoE adds 16 bytes to Ethernet's header, and 26 with LLC over ATM.
 fn no_queue_behind_weir_at_99_percent_of_the_line(engine: EngineKind) {
     for (name, own, line) in [
         ("PPPoE", "overhead = 30", "overhead 16"),
         ("ATM", "framing = \"pppoe-llcsnap\"", "overhead 26 linklayer atm"),
     ] {
-        let queue = Bytes(LINE.bits_per_sec() / 8 / 2);
-        let spec = Spec {
-            containers: containers(3),
-            mode: Mode::Routed,
-            wire: Some(Wire::of(LINE, queue)),
-            ..Spec::default()
-        };
-        let mut node = Node::build(&spec);
-        for device in ["wn", "ws"] {
-            let (rate, limit) = (LINE.bits_per_sec(), queue.0);
-            let change = format!(
-                "qdisc change dev {device} root tbf rate {rate}bit burst 3200 limit {limit} {line}\n"
-            );
-            node.topology.wire().tc(&change).expect("the wire frames packets");
-        }
-        let capacity = BitRate(LINE.bits_per_sec() / 100 * 99);
-        node.start(&node.config().engine(engine).capacity(capacity).link(own));
+        let node = behind_a_line(engine, own, line);
         let server = node.topology.server_address(Family::V4);
         let echo = Echo::at(node.topology.srv(), server);
         let flood = |label| {
@@ -106,4 +116,40 @@ fn no_queue_behind_weir_at_99_percent_of_the_line(engine: EngineKind) {
         assert!(p95 < MOST_MS, "{engine} {name}: an idle container waits {p95:.1} ms");
         assert!(goodputs.iter().sum::<f64>() > 0.5, "{engine} {name}: {goodputs:?}");
     }
+}
+
+/// Beside a flood, a class sends a first window of ten packets again and again, as for requests.
+fn a_class_that_wakes_leaves_no_queue_behind_weir(engine: EngineKind) {
+    const WINDOW: usize = 10;
+    let node = behind_a_line(engine, "", "");
+    let server = node.topology.server_address(Family::V4);
+    let echo = Echo::at(node.topology.srv(), server);
+    let (srv, rate) = (node.topology.srv(), Rate::Of(BitRate::mbit(10)));
+    let flood = Stream::udp_from(node.netns("C1"), Origin::default(), srv, server, rate, 1400);
+    let open =
+        || UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.connect((server, 9)).map(|()| socket));
+    let socket = node.netns("C2").within(open).expect("can enter").expect("can open");
+    let stop = AtomicBool::new(false);
+    let trips = scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // No one listens there. The next packet tells that the one before was refused.
+                (0..WINDOW).for_each(|_| drop(socket.send(&[0; 1400])));
+                sleep(Duration::from_millis(500));
+            }
+        });
+        sleep(SETTLES);
+        let trips = measure_once(
+            || echo.ask(node.netns("C3"), 120, Duration::from_millis(20)),
+            |trips| trips.percentile(95.0) < MOST_MS,
+        );
+        stop.store(true, Ordering::Relaxed);
+        trips
+    });
+    let [p50, p95, p99] = [50.0, 95.0, 99.0].map(|p| trips.percentile(p));
+    let goodput = flood.goodput(MEASURED);
+    println!(
+        "{engine}: an idle container waits {p50:.1}, {p95:.1}, {p99:.1} ms beside a class that wakes and {goodput:.2} Mbit/s"
+    );
+    assert!(p95 < MOST_MS, "{engine}: an idle container waits {p95:.1} ms");
 }
