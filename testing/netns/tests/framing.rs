@@ -2,7 +2,7 @@
 
 use std::{
     net::UdpSocket,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread::{scope, sleep},
     time::Duration,
 };
@@ -132,12 +132,13 @@ fn a_class_that_wakes_leaves_no_queue_behind_weir(engine: EngineKind) {
     let open =
         || UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.connect((server, 9)).map(|()| socket));
     let socket = node.netns("C2").within(open).expect("can enter").expect("can open");
-    let stop = AtomicBool::new(false);
-    let trips = scope(|scope| {
+    let (stop, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (trips, goodput) = scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 // No one listens there. The next packet tells that the one before was refused.
-                (0..WINDOW).for_each(|_| drop(socket.send(&[0; 1400])));
+                let went = (0..WINDOW).filter(|_| socket.send(&[0; 1400]).is_ok()).count();
+                sent.fetch_add(went, Ordering::Relaxed);
                 sleep(Duration::from_millis(500));
             }
         });
@@ -146,13 +147,16 @@ fn a_class_that_wakes_leaves_no_queue_behind_weir(engine: EngineKind) {
             || echo.ask(node.netns("C3"), 120, Duration::from_millis(20)),
             |trips| trips.percentile(95.0) < MOST_MS,
         );
+        let goodput = flood.goodput(MEASURED);
         stop.store(true, Ordering::Relaxed);
-        trips
+        (trips, goodput)
     });
     let [p50, p95, p99] = [50.0, 95.0, 99.0].map(|p| trips.percentile(p));
-    let goodput = flood.goodput(MEASURED);
+    let sent = sent.into_inner();
     println!(
-        "{engine}: an idle container waits {p50:.1}, {p95:.1}, {p99:.1} ms beside a class that wakes and {goodput:.2} Mbit/s"
+        "{engine}: an idle container waits {p50:.1}, {p95:.1}, {p99:.1} ms beside {sent} packets of a class that wakes and {goodput:.2} Mbit/s"
     );
     assert!(p95 < MOST_MS, "{engine}: an idle container waits {p95:.1} ms");
+    // The class wakes at least eight times.
+    assert!(sent >= 4 * WINDOW && goodput > 3.0, "{engine}: {sent} packets, {goodput:.2} Mbit/s");
 }

@@ -101,8 +101,8 @@ impl Shape {
         Bytes(rate.bytes_in(time).0.max(least))
     }
 
-    /// The burst of the whole link. It stands in the queue of the line behind the link for as long as the line
-    /// is a little faster than the link.
+    /// The burst of the whole link. It stands in the queue of the line behind the link, and a line that is a
+    /// little faster takes seconds to drain it.
     fn link_burst(&self) -> Bytes {
         let least = if self.split { 2 * self.unit() } else { self.unit() };
         Bytes(self.capacity.bytes_in(LINK_BURST).0.max(least))
