@@ -56,7 +56,10 @@ const ROUND: Duration = Duration::from_millis(12);
 
 /// A round is as short as this at the lent rate if each class bears that. One class after another has all that is
 /// lent, so that classes swing over less than a round.
-const SHORT_ROUND: Duration = Duration::from_millis(80);
+const SHORT_ROUND: Duration = Duration::from_millis(40);
+
+/// Classes lack so much that a round of this time at the lent rate holds a super-packet of each.
+const LONG_PACKET_ROUND: Duration = Duration::from_millis(80);
 
 /// Every class has at least this of its own, so that none starves.
 const MIN_OWN_RATE: BitRate = BitRate::kbit(8);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_share::Policy;
 use weir_units::{BitRate, Bytes};
 
-use super::{MIN_OWN_RATE, Packets, SHORT_ROUND, SLACK_PER_MILLE};
+use super::{LONG_PACKET_ROUND, MIN_OWN_RATE, Packets, SLACK_PER_MILLE};
 use crate::engine::plan::{Group, Member, Plan};
 
 /// A packet that a class sends while it is not backlogged costs it no more than this.
@@ -77,9 +77,9 @@ fn hand_out(room: u64, terms: &[Terms]) -> Vec<u64> {
     }
 }
 
-/// The same terms, with weights by which each turn holds the class's super-packets. A round takes [`SHORT_ROUND`] at the
-/// rate that all lack. A class whose part of it is shorter than its packet lacks more, so that the round need not
-/// be longer. One at its minimum lacks a small part of it, as it has a packet a turn all the same.
+/// The same terms, with weights by which each turn holds the class's super-packets. A round takes
+/// [`LONG_PACKET_ROUND`] at the rate that all lack. A class whose part of it is shorter than its packet lacks more, so
+/// that the round need not be longer. One at its minimum lacks a small part of it, as it has a packet a turn all the same.
 fn holding_packets(room: u64, terms: &[Terms]) -> Vec<Terms> {
     let takers = || terms.iter().filter(|t| !t.is_bounded);
     if takers().all(|t| t.packet == 0) {
@@ -90,7 +90,7 @@ fn holding_packets(room: u64, terms: &[Terms]) -> Vec<Terms> {
         u64::try_from(u128::from(of) * u128::from(n) / u128::from(all.max(1))).unwrap_or(u64::MAX)
     };
     let (weights, wanted) = (takers().map(|t| t.weight).sum(), takers().map(|t| t.wants).sum());
-    let round = BitRate(short).bytes_in(SHORT_ROUND).0;
+    let round = BitRate(short).bytes_in(LONG_PACKET_ROUND).0;
     let keeps = |t: &Terms| t.lowest.max(t.wants.saturating_sub(MOST_LACK * part(short, t.wants, wanted)));
     let kept = |t: &Terms| if t.is_bounded { t.wants.max(t.least) } else { keeps(t) };
     // Beside classes that keep nearly all they want, as at their minima, the others lack more.
