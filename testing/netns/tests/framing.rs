@@ -15,8 +15,7 @@ use weir_units::{BitRate, Bytes, Framing};
 
 for_each_engine!(@in htb Htb small_packets_fill_a_line_exactly, no_queue_behind_weir_at_99_percent_of_the_line, a_class_that_wakes_leaves_no_queue_behind_weir);
 for_each_engine!(@in bpf Bpf small_packets_fill_a_line_exactly, no_queue_behind_weir_at_99_percent_of_the_line, a_class_that_wakes_leaves_no_queue_behind_weir);
-// A class that wakes leaves a queue behind engine edt (docs/limits.md).
-for_each_engine!(@in edt Edt small_packets_fill_a_line_exactly, no_queue_behind_weir_at_99_percent_of_the_line);
+for_each_engine!(@in edt Edt small_packets_fill_a_line_exactly, no_queue_behind_weir_at_99_percent_of_the_line, a_class_that_wakes_leaves_no_queue_behind_weir);
 for_each_engine!(@in bpf_credit BpfCredit small_packets_fill_a_line_exactly, no_queue_behind_weir_at_99_percent_of_the_line);
 for_each_engine!(@in user User small_packets_fill_a_line_exactly, no_queue_behind_weir_at_99_percent_of_the_line, a_class_that_wakes_leaves_no_queue_behind_weir);
 
