@@ -40,8 +40,8 @@ const _: () = assert!(Program::DEFAULT == super::DEFAULT as u32 && Program::CONT
 /// Majors of each fq that is not at the root come after this one; the root's is [`MAJOR`].
 const FIRST_FQ: u16 = 0x10;
 /// TBF carries more than the classes together, so that due packets leave soon: one part in this
-/// number. When a class wakes, packets that others have sent before still leave at their old times. What exceeds the
-/// capacity then waits in fq, where the class that wakes passes it, and not in the line behind weir.
+/// number. When a class wakes, packets that others have sent before still leave at their old times. The excess
+/// over the capacity then waits in fq, where the class that wakes passes it, and not in the line behind weir.
 const SPARE: u64 = 128;
 /// The same on an uplink without an Ethernet header. TBF counts the header of containers' frames, which
 /// the uplink does not carry: a fifth of what it counts, if packets have 56 bytes.

@@ -58,7 +58,7 @@ const ROUND: Duration = Duration::from_millis(12);
 /// lent, so that classes swing over less than a round.
 const SHORT_ROUND: Duration = Duration::from_millis(40);
 
-/// Classes lack so much that a round of this time at the lent rate holds a super-packet of each.
+/// A round of this time at the lent rate holds a super-packet of each class that lacks something.
 const LONG_PACKET_ROUND: Duration = Duration::from_millis(80);
 
 /// Every class has at least this of its own, so that none starves.

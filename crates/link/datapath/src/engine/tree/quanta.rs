@@ -2,10 +2,7 @@
 
 use weir_units::BitRate;
 
-use super::{
-    Packets, ROUND, SHORT_ROUND, SLACK_PER_MILLE,
-    rates::{are_steady, is_at_ceiling},
-};
+use super::{Packets, ROUND, SHORT_ROUND, SLACK_PER_MILLE, rates::is_at_ceiling};
 use crate::engine::plan::{Member, Plan, potential};
 
 /// Turns of a packet may move one part in this number of a class's target.
@@ -106,11 +103,10 @@ pub(super) fn of_members(plan: &Plan<'_>, packets: &Packets, group_rates: &[u64]
             packet: packet(m).max(held(m)),
         })
         .collect();
-    let long = shape.capacity.bytes_in(ROUND).0;
     // One that lacks nothing takes no turn.
     let lacking = borrowers.iter().filter(|b| b.part > 0).count() as u64;
-    let short = || bearable_round(&borrowers, lent, BitRate(lent).bytes_in(SHORT_ROUND).0, long);
-    let round = if are_steady(members) { short() } else { long }.max(4 * unit * lacking.max(1));
+    let (short, long) = (BitRate(lent).bytes_in(SHORT_ROUND).0, shape.capacity.bytes_in(ROUND).0);
+    let round = bearable_round(&borrowers, lent, short, long).max(4 * unit * lacking.max(1));
     // A class below its ceiling that would send above it for all of its turn loses the rest of the turn.
     let turns_end = |(m, rate): (&Member, &u64)| {
         let ceil = m.policy.ceiling().min(shape.capacity);
