@@ -410,7 +410,7 @@ fn random_policies_below_full_demand_have_the_contracts_shares() {
 
 #[test]
 fn random_policies_of_changing_demand_are_near_the_contracts_shares() {
-    random(true, (6.0, 15.0));
+    random(true, (6.2, 15.0));
 }
 
 /// Bounds of the 95th percentile and of the largest error, %.

@@ -2,7 +2,10 @@
 
 use weir_units::BitRate;
 
-use super::{Packets, ROUND, SHORT_ROUND, SLACK_PER_MILLE, rates::is_at_ceiling};
+use super::{
+    Packets, ROUND, SHORT_ROUND, SLACK_PER_MILLE,
+    rates::{are_steady, is_at_ceiling},
+};
 use crate::engine::plan::{Member, Plan, potential};
 
 /// Turns of a packet may move one part in this number of a class's target.
@@ -42,6 +45,16 @@ fn bearable_round(borrowers: &[Borrower], lent: u64, least: u64, most: u64) -> u
         if bears(middle) { long = middle } else { short = middle + 1 }
     }
     long
+}
+
+/// The round in bytes whose turns hold a packet of each class without being made longer for it. A class does not count if
+/// that takes a round of more than `most`.
+fn whole_round(borrowers: &[Borrower], lent: u64, most: u64) -> u64 {
+    let holding = |b: &Borrower| {
+        let round = (u128::from(b.packet) * u128::from(lent)).checked_div(u128::from(b.part))?;
+        u64::try_from(round).ok().filter(|round| *round <= most)
+    };
+    borrowers.iter().filter_map(holding).max().unwrap_or(0)
 }
 
 /// How much each member is served at a time when it borrows, bytes. Of what is lent, a class that takes all
@@ -107,6 +120,8 @@ pub(super) fn of_members(plan: &Plan<'_>, packets: &Packets, group_rates: &[u64]
     let lacking = borrowers.iter().filter(|b| b.part > 0).count() as u64;
     let (short, long) = (BitRate(lent).bytes_in(SHORT_ROUND).0, shape.capacity.bytes_in(ROUND).0);
     let round = bearable_round(&borrowers, lent, short, long).max(4 * unit * lacking.max(1));
+    // Where a class pauses, turns divide what it leaves. Those that are shortened to a packet would divide it equally.
+    let round = if are_steady(members) { round } else { round.max(whole_round(&borrowers, lent, long)) };
     // A class below its ceiling that would send above it for all of its turn loses the rest of the turn.
     let turns_end = |(m, rate): (&Member, &u64)| {
         let ceil = m.policy.ceiling().min(shape.capacity);

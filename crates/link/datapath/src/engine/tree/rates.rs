@@ -217,7 +217,7 @@ pub(super) fn of_group<'a>(group: &Group, inside: impl Iterator<Item = (&'a Memb
 }
 
 /// Whether all classes have taken about the same for a time.
-fn are_steady(members: &[Member]) -> bool {
+pub(super) fn are_steady(members: &[Member]) -> bool {
     members.iter().all(|member| member.is_steady)
 }
 

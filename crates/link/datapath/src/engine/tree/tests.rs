@@ -97,6 +97,20 @@ fn round_takes_40_ms_at_the_rate_that_is_lent() {
 }
 
 #[test]
+fn turns_are_by_what_classes_lack_while_demands_change() {
+    // A round that is as short as they bear has less than a packet for the lightest.
+    let members =
+        [member(16, 1, None, None, 5), member(17, 5, None, None, 25), member(18, 14, None, None, 70)];
+    let packets = packets_of([16, 17, 18].map(|minor| (minor, 1514)).into_iter());
+    let mut nodes = Vec::new();
+    let shape = shape(BitRate::mbit(100), true);
+    build(&Plan { shape: &shape, groups: &[], members: &members }, &packets, &mut nodes);
+    let quantum = |minor| class(&nodes, minor).quantum.0 as f64;
+    let (light, heavy) = (quantum(17) / quantum(16), quantum(18) / quantum(16));
+    assert!((light - 5.0).abs() < 0.1 && (heavy - 14.0).abs() < 0.1, "{light} and {heavy}");
+}
+
+#[test]
 fn class_that_lacks_nothing_makes_no_round_longer() {
     // A packet a turn costs the classes of 50 Mbit/s little. Those at their maxima have them as rate.
     let bounded = |minor| member(minor, 1, None, Some(5), 5);
