@@ -120,7 +120,7 @@ pub(super) fn of_members(plan: &Plan<'_>, packets: &Packets, group_rates: &[u64]
     let lacking = borrowers.iter().filter(|b| b.part > 0).count() as u64;
     let (short, long) = (BitRate(lent).bytes_in(SHORT_ROUND).0, shape.capacity.bytes_in(ROUND).0);
     let round = bearable_round(&borrowers, lent, short, long).max(4 * unit * lacking.max(1));
-    // Where a class pauses, turns divide what it leaves. Those that are shortened to a packet would divide it equally.
+    // Where a class pauses, turns divide what it leaves. Turns that are made longer for a packet would divide it equally.
     let round = if are_steady(members) { round } else { round.max(whole_round(&borrowers, lent, long)) };
     // A class below its ceiling that would send above it for all of its turn loses the rest of the turn.
     let turns_end = |(m, rate): (&Member, &u64)| {
