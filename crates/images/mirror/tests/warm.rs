@@ -8,10 +8,13 @@ use support::{
     Registry, RegistryFault,
     site::{APP, Cluster, Node, world},
 };
+use tokio::time::timeout;
 use weir_image::PopStore;
 
 /// The longest that a warm takes.
 const LIMIT: Duration = Duration::from_secs(60);
+/// A look at a warm that comes later than this after the one before does so because the machine stood still.
+const LONGEST_LOOK: Duration = Duration::from_millis(500);
 
 /// `WEIR_WARMS`, or as many as a normal run has time for.
 fn warms() -> u64 {
@@ -41,14 +44,24 @@ async fn warm_all(registry: &Registry, nodes: Vec<Node>) -> Vec<Node> {
         let node = &nodes[n as usize % nodes.len()];
         let image = format!("docker.io/{APP}:{n}").parse().unwrap();
         let id = node.mirror.warm(&image, "linux/amd64", &node.runtime);
+        // Without the time for which the whole machine stood still.
+        let (mut waited, mut looked) = (Duration::ZERO, Instant::now());
         let seen = loop {
             let seen = node.mirror.warming(id).unwrap();
             if seen.is_over {
                 break seen;
             }
-            if asked.elapsed() > LIMIT {
+            waited += looked.elapsed().min(LONGEST_LOOK);
+            looked = Instant::now();
+            if waited > LIMIT {
+                let waits = waits();
+                let answers = timeout(Duration::from_secs(2), node.puller().get("/v2/")).await.is_ok();
+                let all = asked.elapsed();
                 std::mem::forget(nodes);
-                panic!("warm {n} does not end: {seen:?}; threads wait in {}", waits());
+                panic!(
+                    "warm {n} does not end: {seen:?} after {all:?}; its node answers others: {answers}; \
+                     threads wait in {waits}"
+                );
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         };

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     io,
     net::TcpListener as StdListener,
+    os::fd::AsFd,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -13,6 +14,7 @@ use std::{
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::{
     net::{TcpListener, TcpStream},
     task::AbortHandle,
@@ -59,6 +61,12 @@ impl Connections {
         }
         true
     }
+}
+
+/// Whether a connection waits to be accepted.
+fn is_awaited(listener: &TcpListener) -> bool {
+    let mut listener = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+    poll(&mut listener, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
 impl Mirror {
@@ -150,9 +158,13 @@ impl Mirror {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(e) => {
-                    // Out of file descriptors, mostly: some are given back in a moment.
-                    tracing::warn!("cannot take a connection: {e}");
-                    connections.make_room(connections.lock().1.len().max(1));
+                    // Out of file descriptors, mostly: some are given back in a moment. The kernel says so also when
+                    // no one waits (net/socket.c, do_accept), and then no one has to go.
+                    if is_awaited(listener) {
+                        tracing::warn!("cannot take a connection: {e}");
+                        let open = connections.lock().1.len();
+                        connections.make_room(open.max(1));
+                    }
                     sleep(Duration::from_millis(50)).await;
                     continue;
                 }
