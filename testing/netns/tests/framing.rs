@@ -65,6 +65,11 @@ fn small_packets_fill_a_line_exactly(engine: EngineKind) {
         assert!(off(&used) <= 0.02, "{name}: {used:?}");
         let status = node.weir(&["status"]);
         assert!(status.contains(&format!("framing    {framing}")), "{status}");
+        let charged = format!("charged with {framing}");
+        let c1 = node.name("C1");
+        for told in [node.weir(&["explain", &c1]), node.ran(&["doctor"]).stdout] {
+            assert!(told.contains(&charged), "{told}");
+        }
         let refused = node.ran(&["export", "tc"]);
         assert!(refused.code == Some(1) && refused.stderr.contains("framing"), "{refused:?}");
         let repairs = node.client().status().expect("the agent answers").repairs;

@@ -387,8 +387,8 @@ fn kind_at(place: &Location) -> ClassKind {
 }
 
 /// The status text for a wish that was cut or is not enforced.
-pub(crate) fn cut_text(container: &str, cut: &str) -> String {
-    format!("container {container}: {cut}")
+pub(crate) fn cut_text(class: &str, cut: &str) -> String {
+    format!("class {class}: {cut}")
 }
 
 /// Marks selectors whose container is absent.

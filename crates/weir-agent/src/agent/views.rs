@@ -231,6 +231,9 @@ impl Agent {
                 "the link's {capacity} are set by hand; {configured} are configured (`weir link reset`)"
             ));
         }
+        reasons.extend(self.classes.config().link.line().map(|line| {
+            format!("rates count what the line carries: each packet is charged with {line}")
+        }));
         reasons.extend(entry.class.cut.iter().cloned());
         if !class.selects.is_empty() {
             reasons.push(format!(
@@ -371,7 +374,13 @@ impl Agent {
         checks.push(check(
             "scheduler",
             self.scheduler_fault().cloned(),
-            format!("{} on {}", status.engine, self.link.scheduler.device),
+            match &status.framing {
+                Some(framing) => {
+                    let device = &self.link.scheduler.device;
+                    format!("{} on {device}, packets are charged with {framing}", status.engine)
+                }
+                None => format!("{} on {}", status.engine, self.link.scheduler.device),
+            },
             Verdict::Fail,
             None,
         ));
