@@ -56,9 +56,9 @@ impl Times {
 /// Flows of a size: how long they take without the trial, and how many may be late in it.
 ///
 /// The rule: of all flows, with the trial, at most 1 % take more than 1.1 times the 99th percentile
-/// without it. That percentile is known from flows in nobody's turns only so well: so *late* is
-/// what takes more than 1.1 times what it is at the least, and flows in nobody's turns are charged
-/// with as many late ones as there are at the most. Where about one flow in a hundred meets a
+/// without it. Flows in turns without a trial tell that percentile within bounds only. So a flow is
+/// *late* if it takes more than 1.1 times the least that the percentile may be. Flows in turns without
+/// a trial are charged with as many late ones as there are at most. Where about one flow in a hundred meets a
 /// time-out the two are far apart, and nothing may be tried until it is known on which side the
 /// percentile is.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

@@ -231,9 +231,13 @@ impl Agent {
                 "the link's {capacity} are set by hand; {configured} are configured (`weir link reset`)"
             ));
         }
-        reasons.extend(self.classes.config().link.line().map(|line| {
-            format!("rates count what the line carries: each packet is charged with {line}")
-        }));
+        reasons.extend(
+            self.classes
+                .config()
+                .link
+                .line()
+                .map(|line| format!("rates count what the line carries: each packet is charged with {line}")),
+        );
         reasons.extend(entry.class.cut.iter().cloned());
         if !class.selects.is_empty() {
             reasons.push(format!(

@@ -49,8 +49,8 @@ pub(crate) use window::Window;
 /// nothing comes while it is on its way, and larger than the end of a compressed layer.
 const HELD_BACK: u64 = 4 << 10;
 
-/// Blobs up to so many bytes, configurations mostly, are verified before anybody gets a byte of them, so that no
-/// client notices one that is wrong. 64 at once at 1 Mbit/s, the least rate that pulls may have, come within 9 s.
+/// Blobs up to so many bytes, configurations mostly, are verified before a client gets a byte of them, so that
+/// no one notices a wrong one. 64 at once at 1 Mbit/s, the least rate that pulls may have, come within 9 s.
 const HELD_WHOLE: u64 = 16 << 10;
 
 /// The most failures that are remembered.

@@ -317,8 +317,8 @@ int weir_port(struct __sk_buff *skb)
 /*
  * The same for clsact, with act_mirred behind it: where there is no TCX, an ifb may drop what
  * bpf_redirect sends (seen on 6.1; 6.12 is fine), because nothing says that it was redirected.
- * The action has one target, the usual link's scheduler. What leaves by another link is charged at that
- * link's egress.
+ * The action has one target, the usual link's scheduler. Packets that leave by another link are charged
+ * at that link's egress.
  */
 SEC("tc")
 int weir_port_match(struct __sk_buff *skb)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The choice of packets that go first in user space: sparse.h as it is. What it calls of the kernel is put in its
- * place. So a test can run it in a time of its own (src/classify/sparse/tests.rs).
+ * The choice of packets that go first in user space: sparse.h as it is, with functions in place of the kernel's.
+ * So a test can run it in a time of its own (src/classify/sparse/tests.rs).
  */
 #include <linux/bpf.h>
 

@@ -58,7 +58,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// HTB's bytes are the uplink's from now on. What was told of those before stays.
+    /// HTB's bytes are the uplink's from now on. Bytes that were told before stay told.
     fn forget(&mut self) {
         (self.recent, self.part) = (Recent::default(), 0);
     }
