@@ -35,6 +35,7 @@ stage_tree() {
 	install -d "$zsh"
 	weir completions zsh >"$zsh/_weir"
 	install -m 644 docs/weir.toml packaging/weir-engine-user.conf "$programs/weir.cdx.json" "$programs/LICENSES" "$doc"
+	install -Dm644 -t "$doc/prometheus" packaging/prometheus/weir.*
 	if [ "$format" = deb ]; then
 		install -Dm644 packaging/weir.lintian "$share/lintian/overrides/weir"
 		cp packaging/copyright "$doc/copyright"

@@ -102,6 +102,8 @@ impl Agent {
         let bad = |why: String| Error::new(ErrorCode::BadRequest, why);
         let path = Path::new(&file.path);
         let config = config::parse(&file.text, path).map_err(|e| bad(chain(&e)))?;
+        // As a reload does.
+        let config = config.sharing(&self.classes.config().link.device).unwrap_or(config);
         self.accept(path, &config).map_err(bad)?;
         let config = self.capacities.in_force(config);
         let (uplinks, now) = (self.uplinks(), self.now());
@@ -284,6 +286,9 @@ fn settings_of_link(old: &Config, new: &Config) -> Vec<PlannedSetting> {
         section("[agreements]", old.agreements != new.agreements),
         section("[images]", old.images != new.images),
         section("[access]", old.access != new.access),
+        section("[api]", old.api != new.api),
+        section("[kubernetes]", old.kubernetes != new.kubernetes),
+        section("[agent]", old.agent != new.agent),
     ];
     values.into_iter().chain(sections).flatten().collect()
 }

@@ -128,7 +128,7 @@ impl Agent {
             reserved: reservation.reserved,
             reservable: reservation.reservable,
             engine: self.link.scheduler.engine.kind().name().to_owned(),
-            allocator: link.allocator.to_string(),
+            allocator: self.classes.config().allocator().to_string(),
             attach: self.datapath.attachments.how().name().to_owned(),
             pacing: self.datapath.pacing.is_some(),
             classes: present().count(),

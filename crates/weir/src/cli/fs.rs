@@ -25,11 +25,11 @@ A file appears with its container and goes with it. Its lines:
 
 One write is one change: all of it or nothing. A write fails with
   EINVAL         what is written is wrong; nothing is changed
-  ENOENT         there is no such class, or no longer
+  ENOENT         there is no such class, or no longer, or several have this name
   EACCES         the user has no right to change policies
   EBUSY          the minimum does not fit beside those that are promised
   ECONNREFUSED   the agent does not answer
-and standard error of `weir fs` says why.
+and standard error of `weir fs` says why, but for ENOENT.
 
 The files belong to the user who mounted them, with that user's rights at the agent's socket. No
 other user sees them. A user other than root needs the program fusermount3 (package fuse3).

@@ -108,6 +108,10 @@ fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
     if !s.notices.is_empty() {
         writeln!(out, "  (`weir status --acknowledge` when you have read this)")?;
     }
+    let is_told = |why: &&String| s.warnings.iter().any(|warning| why.contains(warning.as_str()));
+    for why in s.not_ready.iter().filter(|why| !is_told(why)) {
+        writeln!(out, "! not ready: {why}")?;
+    }
     for warning in &s.warnings {
         writeln!(out, "! {warning}")?;
     }

@@ -18,7 +18,8 @@ const EXAMPLES: &str = "Examples:
 The API is open over TCP with [api] listen, and takes tokens over TLS ([api] certificate and key)
 or on loopback. The secret is printed once; the agent keeps its hash. Scopes: read sees everything;
 party makes, sees, renews and ends the agreements of its party, and nothing else; operate changes
-policies, rules and images; admin does all. The right admin is needed to make tokens.";
+policies, capacities, rules and images, and makes agreements of its own; admin does all. The right
+admin is needed to make tokens.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
