@@ -112,8 +112,12 @@ impl Store {
         let reservation =
             Reservation { size: size + extra, fence, mark, written: Arc::clone(&written), expires: None };
         state.reserved.insert(digest.clone(), reservation);
-        self.inner.claim(&mut state, 0, now)?;
+        let claimed = self.inner.claim(&mut state, 0, now);
         drop(state);
+        if let Err(e) = claimed {
+            self.release(digest, fence);
+            return Err(e);
+        }
         let opened = self.adopt(&name, earlier.filter(|_| extra > 0).map(|(path, _)| path));
         let mut state = self.lock();
         if let Some(reservation) = state.reserved.get_mut(digest).filter(|r| r.fence == fence) {
