@@ -236,7 +236,10 @@ pub(crate) fn in_each<T: Send>(
         };
         namespaces.iter().map(one).collect::<Vec<_>>()
     };
-    std::thread::scope(|scope| scope.spawn(walk).join().unwrap_or_default())
+    std::thread::scope(|scope| match std::thread::Builder::new().spawn_scoped(scope, walk) {
+        Ok(thread) => thread.join().unwrap_or_default(),
+        Err(e) => namespaces.iter().map(|_| Err(format!("cannot start a thread: {e}"))).collect(),
+    })
 }
 
 /// Inodes of the network namespaces that have a process or a name.

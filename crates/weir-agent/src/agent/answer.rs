@@ -81,13 +81,17 @@ impl Agent {
                 let own = self.doctor();
                 let device = self.classes.config().link.device.clone();
                 // The checks take seconds, so they run outside the loop that divides the link.
-                std::thread::spawn(move || {
+                let started = std::thread::Builder::new().spawn(move || {
                     let mut checks = crate::doctor::kernel();
                     let link = Netlink::open().and_then(|mut netlink| netlink.link(&device)).ok();
                     checks.extend(crate::doctor::engines(link.as_ref()));
                     checks.extend(own);
                     drop(reply.send(weir_api::Doctor { checks }));
                 });
+                // The caller learns that there is no answer.
+                if let Err(e) = started {
+                    tracing::warn!("cannot start a thread for the checks of `weir doctor`: {e}");
+                }
             }
             Request::Cni(ask) => self.ask_cni(ask),
             Request::Agreements(ask) => self.agree(ask),
