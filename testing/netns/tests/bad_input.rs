@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Stdio,
     thread::sleep,
@@ -163,6 +164,34 @@ fn told(node: &Node, what: &str, is_it: impl Fn(&Option<String>) -> bool) -> Str
             return error.unwrap_or_default();
         }
         assert!(start.elapsed() < Duration::from_secs(3), "{what}: the agent says {error:?}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn file_that_is_refused_late_gives_no_one_a_right() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+    let config = node.config();
+    node.start(&config);
+    let mode = |node: &Node| fs::metadata(node.socket()).expect("it is there").permissions().mode() & 0o777;
+    let before = mode(&node);
+    // The download's own device has this name.
+    node.sh(&["ip", "link", "add", "weir0d", "type", "bridge"]);
+    let more = node.config().link("download = \"20mbit\"").sections("[access]\nread = [\"nobody\"]\n");
+    node.agent().rewrite(&more).expect("can write");
+    let why = told(&node, "a download that cannot begin", Option::is_some);
+    assert!(why.contains("cannot share [link] download"), "{why}");
+    assert_eq!(mode(&node), before, "the socket is open to no one else");
+    node.sh(&["ip", "link", "del", "weir0d"]);
+    node.agent().rewrite(&config.clone().link("# again")).expect("can write");
+    told(&node, "the file of before", Option::is_none);
+    node.agent().rewrite(&more).expect("can write");
+    let opens = Instant::now();
+    while mode(&node) == before {
+        assert!(opens.elapsed() < Duration::from_secs(3), "the file that is taken opens the socket");
         sleep(Duration::from_millis(5));
     }
 }

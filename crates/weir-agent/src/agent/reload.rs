@@ -119,9 +119,9 @@ impl Agent {
             let config = self.capacities.in_force(file.clone());
             let advice = config.advice.clone();
             let images = config.images.clone().filter(weir_image::Settings::is_agents);
-            server::admit(&config.agent.socket, &rights)
-                .map_err(|e| format!("cannot let the users of [access] reach the socket: {e}"))?;
-            self.api.reconfigure(&config, rights);
+            // First what can fail: a refused file gives no one a right and changes no class.
+            let has_other_cluster = self.classes.config().kubernetes != config.kubernetes;
+            let cluster = has_other_cluster.then(|| Cluster::open(&config)).transpose()?;
             let download = config.download();
             if let (Some(_), None) = (&download, &self.link.download) {
                 // It begins empty, and the discovery below fills it.
@@ -132,21 +132,23 @@ impl Agent {
                 self.link.download = Download::open(&config, of, &self.store, promised, attachments)
                     .map_err(|e| format!("cannot share [link] download: {}", chain(&e)))?;
             }
+            self.images.hold_runtime(images_wanted(&config)).map_err(|e| format!("{e:#}"))?;
+            if let Some(images) = images {
+                self.images.reconfigure(images)?;
+            }
+            server::admit(&config.agent.socket, &rights)
+                .map_err(|e| format!("cannot let the users of [access] reach the socket: {e}"))?;
+            self.api.reconfigure(&config, rights);
             self.capacities.reconfigure(&file);
             let has_other_runtimes = !self.classes.config().discover.has_runtimes_of(&config.discover);
-            if self.classes.config().kubernetes != config.kubernetes {
-                self.sources.cluster = Cluster::open(&config)?;
+            if let Some(cluster) = cluster {
+                self.sources.cluster = cluster;
             }
             let rules = config.agreements.clone();
             self.classes.reconfigure(config);
             if let (Some(agreements), Some(rules)) = (&mut self.agreements, rules) {
                 agreements.reconfigure(rules, &self.classes.config().link);
             }
-            if let Some(images) = images {
-                self.images.reconfigure(images)?;
-            }
-            let runtime = images_wanted(self.classes.config());
-            self.images.hold_runtime(runtime).map_err(|e| format!("{e:#}"))?;
             self.congestion.set_rules(congestion);
             self.congestion.advisor.set(advice);
             Ok(has_other_runtimes)
