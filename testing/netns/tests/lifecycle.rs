@@ -268,6 +268,35 @@ fn agent_with_another_hook_after_a_crash_leaves_no_old_program() {
 }
 
 #[test]
+fn containers_stay_while_the_agent_has_no_free_descriptor() {
+    if !can_run(&Need::TRAFFIC) || !can_run(&[Need::Program("prlimit")]) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(2), ..Spec::default() });
+    let config = node.config();
+    node.start(&config);
+    let pid = node.agent().id().to_string();
+    let limit = |node: &Node, most: u32| node.sh(&["prlimit", "--pid", &pid, &format!("--nofile={most}:")]);
+    let in_kernel = |node: &Node| counters(node).into_keys().collect::<Vec<_>>();
+    let (known, classes) = (handles(node.client()), in_kernel(&node));
+
+    // Below those that are open, so that no number is free.
+    limit(&node, 3);
+    node.sh(&["ip", "link", "add", "new0", "type", "bridge"]);
+    sleep(Duration::from_secs(2));
+    assert_eq!(in_kernel(&node), classes, "no class is taken away");
+    limit(&node, 1024);
+    let failing = |client: &Client| {
+        let warnings = client.status().map_or_else(|e| vec![e.to_string()], |status| status.warnings);
+        warnings.into_iter().find(|warning| warning.contains("cannot look at this node"))
+    };
+    node.agent().wait_until("look at the node again", failing).expect("it does");
+    assert_eq!(handles(node.client()), known);
+    let log = node.agent().log();
+    assert!(log.contains("cannot look at this node, so its classes stay as they were"), "{log}");
+}
+
+#[test]
 fn second_agent_in_a_namespace_refuses_to_start() {
     if !can_run(&Need::TRAFFIC) {
         return;

@@ -17,6 +17,8 @@ use weir_units::{Bytes, TcHandle, chain};
 use super::{
     class_table::{ClassTable, DiscoveredClass},
     discover::Discovery,
+    effects::Effects,
+    reconcile::not_enforced,
     selector_rules,
 };
 use crate::config::{self, Config};
@@ -37,6 +39,8 @@ pub(crate) struct Datapath {
     pub(crate) super_packets: Option<SuperPackets>,
     /// The reason if they may be long somewhere.
     pub(crate) super_packets_failure: Option<String>,
+    /// The reason if the programs do not know the classes of the last discovery.
+    pub(crate) attach_failure: Option<String>,
     /// The reason if selectors have no effect.
     pub(crate) rules_failure: Option<String>,
     /// Tunnels whose outer packets are charged beside the inner ones, with the reason.
@@ -202,6 +206,7 @@ impl Datapath {
             super_packets_failure: None,
             netlink,
             failures: BTreeMap::new(),
+            attach_failure: None,
             rules_failure: None,
             tunnel_failures: BTreeMap::new(),
             left_out: BTreeSet::new(),
@@ -209,6 +214,19 @@ impl Datapath {
             repairs: 0,
             reconciled_at: std::time::Instant::now(),
         })
+    }
+
+    /// The reason if no class is enforced because of the programs.
+    pub(crate) fn fault(&self) -> Option<&String> {
+        self.attach_failure.as_ref().or(self.unrepaired.as_ref())
+    }
+
+    /// Keeps the result of [`Datapath::attach`] until the next one. A failure is tried again.
+    pub(crate) fn keep(&mut self, attached: Result<(), String>) -> Effects {
+        let before = std::mem::replace(&mut self.attach_failure, attached.err());
+        let Some(why) = &self.attach_failure else { return Effects::default() };
+        let told = if before.as_ref() == Some(why) { Effects::default() } else { not_enforced(why.clone()) };
+        told.and(Effects::rediscover(true))
     }
 
     /// Attaches the programs to the interfaces and cgroups of a discovery.

@@ -3,6 +3,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io,
     net::IpAddr,
     path::Path,
 };
@@ -74,9 +76,41 @@ pub(crate) struct Reports<'a> {
     pub(crate) now: Instant,
 }
 
-/// Surveys the node. `known` has the last indices of the links, by their configured devices. A renamed link is
+/// Files that a look at the node has open at a time, at most.
+const DESCRIPTORS: usize = 16;
+
+/// The node cannot be looked at now.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DiscoverError {
+    /// The kernel does not tell the node's links.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// Namespaces and cgroups that cannot be opened would count as gone.
+    #[error("cannot open {DESCRIPTORS} files at a time, which a look at this node's containers needs")]
+    Descriptors(#[source] io::Error),
+}
+
+/// Surveys the node. It fails where descriptors run out in the meantime. `known` has the last indices of the links, by their configured devices. A renamed link is
 /// found by it.
 pub(crate) fn discover(
+    netlink: &mut Netlink,
+    config: &Config,
+    reports: Reports<'_>,
+    known: &BTreeMap<String, u32>,
+) -> Result<Discovery, DiscoverError> {
+    reserve().map_err(DiscoverError::Descriptors)?;
+    let discovery = look(netlink, config, reports, known)?;
+    reserve().map_err(DiscoverError::Descriptors)?;
+    Ok(discovery)
+}
+
+/// Opens as many files as a look at the node needs, and closes them.
+fn reserve() -> io::Result<()> {
+    let files: io::Result<Vec<File>> = (0..DESCRIPTORS).map(|_| File::open("/proc/self/ns/net")).collect();
+    files.map(drop)
+}
+
+fn look(
     netlink: &mut Netlink,
     config: &Config,
     reports: Reports<'_>,
@@ -120,7 +154,7 @@ pub(crate) fn discover(
                     }
                     discovery.namespaces.push(netns.clone());
                     discovery.owners.push((claim.key(), netns.clone()));
-                    addresses.add(netlink, found, netns, &claim.key());
+                    discovery.warnings.extend(addresses.add(netlink, found, netns, &claim.key()));
                     if own.is_empty() {
                         claim.problem = Some(
                             "no interface on the host leads to it (no network, or a macvlan or ipvlan one, which bypasses the host)".into(),
@@ -175,7 +209,7 @@ pub(crate) fn discover(
         }
         discovery.classes.push(claim);
     }
-    discovery.addresses = addresses.of;
+    discovery.addresses = addresses.owners();
     // An interface belongs to one class. A configured class takes precedence.
     let named: BTreeSet<u32> = discovery
         .classes
@@ -251,9 +285,15 @@ fn fate(ports: &ports::Ports<usize>, i: usize) -> Option<Fate> {
     why.is_gone().then_some(Fate::Gone)
 }
 
+/// Addresses on a container's interfaces that count, at most. A container may give itself any.
+const MAX_OWN_ADDRESSES: usize = 64;
+
 /// Collects whose address is which, if the download is shared.
 struct Addresses {
-    of: BTreeMap<IpAddr, ClassKey>,
+    /// Of this node, and what runtimes said of their containers. The first to have one keeps it.
+    told: BTreeMap<IpAddr, ClassKey>,
+    /// What containers have on their interfaces. `None`: containers of several classes have it.
+    seen: BTreeMap<IpAddr, Option<ClassKey>>,
     /// For questions about other namespaces. Kernels before 4.20 answer none.
     strict: Option<Netlink>,
     is_wanted: bool,
@@ -263,33 +303,66 @@ impl Addresses {
     /// Begins with those of this node.
     fn open(config: &Config, netlink: &mut Netlink) -> Result<Addresses, NetlinkError> {
         let is_wanted = config.link.download.is_some();
-        let mut addresses = Addresses { of: BTreeMap::new(), strict: None, is_wanted };
+        let mut addresses =
+            Addresses { told: BTreeMap::new(), seen: BTreeMap::new(), strict: None, is_wanted };
         if is_wanted {
             addresses.strict = Netlink::open_strict().ok();
             let host = |address: InterfaceAddress| (address.net.addr(), ClassKey::own("host"));
-            addresses.of = netlink.addresses()?.into_iter().map(host).collect();
+            addresses.told = netlink.addresses()?.into_iter().map(host).collect();
         }
         Ok(addresses)
     }
 
-    /// Adds those of a container: what its source said, and what its interfaces have.
-    fn add(&mut self, netlink: &mut Netlink, found: &Found, netns: &NetnsRef, key: &ClassKey) {
+    /// Adds those of a container: what its source said, and what its interfaces have. Returns a warning if the
+    /// interfaces have more than count.
+    fn add(
+        &mut self,
+        netlink: &mut Netlink,
+        found: &Found,
+        netns: &NetnsRef,
+        key: &ClassKey,
+    ) -> Option<String> {
         if !self.is_wanted {
-            return;
+            return None;
         }
         let number = netns.open().ok().and_then(|file| netlink.nsid_of(&file).ok().flatten());
         let inside = match (&mut self.strict, number) {
             (Some(strict), Some(nsid)) => strict.addresses_in(nsid).unwrap_or_default(),
             _ => Vec::new(),
         };
-        let inside = inside.iter().map(|address| address.net.addr());
+        let inside: Vec<IpAddr> = inside.iter().map(|address| address.net.addr()).collect();
+        self.insert(&found.addresses, &inside, key).map(|more| {
+            format!(
+                "class {}: its interfaces have {more} addresses more than the {MAX_OWN_ADDRESSES} that count; \
+                 what arrives for these is classified by its flows alone",
+                found.name
+            )
+        })
+    }
+
+    /// Returns how many addresses of the interfaces do not count, if any.
+    fn insert(&mut self, told: &[IpAddr], inside: &[IpAddr], key: &ClassKey) -> Option<usize> {
         // Each namespace has the same addresses of these kinds.
-        let is_own = |address: &IpAddr| {
+        let is_own = |address: &&IpAddr| {
             !address.is_loopback() && !matches!(address, IpAddr::V6(a) if a.is_unicast_link_local())
         };
-        for address in found.addresses.iter().copied().chain(inside).filter(is_own) {
-            self.of.entry(address).or_insert_with(|| key.clone());
+        for address in told.iter().filter(is_own) {
+            self.told.entry(*address).or_insert_with(|| key.clone());
         }
+        let mut inside = inside.iter().filter(is_own);
+        for address in inside.by_ref().take(MAX_OWN_ADDRESSES) {
+            let owner = self.seen.entry(*address).or_insert_with(|| Some(key.clone()));
+            owner.take_if(|owner| owner != key);
+        }
+        Some(inside.count()).filter(|more| *more > 0)
+    }
+
+    /// The class of each address. A container cannot take another's by giving it to itself.
+    fn owners(self) -> BTreeMap<IpAddr, ClassKey> {
+        let mut owners: BTreeMap<_, _> =
+            self.seen.into_iter().filter_map(|(address, key)| Some((address, key?))).collect();
+        owners.extend(self.told);
+        owners
     }
 }
 
@@ -442,6 +515,25 @@ pub(super) fn local_prefix(net: IpNet) -> LocalPrefix {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_container_takes_no_address_of_another_by_giving_it_to_itself() {
+        let mut addresses =
+            Addresses { told: BTreeMap::new(), seen: BTreeMap::new(), strict: None, is_wanted: true };
+        let [a, b] = ["a", "b"].map(ClassKey::own);
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let [of_a, of_b, own, both] = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"].map(ip);
+        // A's runtime says its address. A also has that of B, which comes later, and one that B has too.
+        assert_eq!(addresses.insert(&[of_a], &[of_a, of_b, own, both, ip("127.0.0.1")], &a), None);
+        let many: Vec<IpAddr> = (0..100).map(|n| ip(&format!("10.1.0.{n}"))).chain([of_b, both]).collect();
+        assert_eq!(addresses.insert(&[of_b], &[both], &b), None);
+        let more = addresses.insert(&[], &many, &b);
+        assert_eq!(more, Some(102 - MAX_OWN_ADDRESSES));
+        let owners = addresses.owners();
+        let told = |address| owners.get(&address);
+        assert_eq!([told(of_a), told(of_b), told(own), told(both)], [Some(&a), Some(&b), Some(&a), None]);
+        assert_eq!(owners.len(), 3 + MAX_OWN_ADDRESSES);
+    }
 
     #[test]
     fn uplinks_their_bridges_and_their_vlans_lead_out_by_their_links() {

@@ -31,7 +31,7 @@ impl Agent {
     }
 
     fn fault(&self, link: &Uplink, entry: &ClassEntry) -> Option<(NotEnforced, String)> {
-        if let Some(error) = link.scheduler.error.as_ref().or(self.datapath.unrepaired.as_ref()) {
+        if let Some(error) = link.scheduler.error.as_ref().or(self.datapath.fault()) {
             return Some((NotEnforced::Scheduler, format!("the scheduler has a fault: {error}")));
         }
         if let Some(problem) = entry.class.problem.clone() {

@@ -483,7 +483,10 @@ impl Agent {
         let Discovered { discovery, is_complete } = match found {
             Ok(found) => found,
             Err(e) => {
-                tracing::warn!("cannot look at this node: {}", chain(&e));
+                let why =
+                    format!("cannot look at this node, so its classes stay as they were: {}", chain(&e));
+                tracing::warn!("{why}");
+                self.sources.warn(why);
                 return;
             }
         };
@@ -517,10 +520,9 @@ impl Agent {
         }
         self.follow_others(&discovery, is_complete);
         let numbers = self.numbers();
-        if let Err(e) = self.datapath.attach(&self.classes, &discovery, &numbers) {
-            let effects = self.link.scheduler.fault(chain(&e)).and(Effects::rediscover(true));
-            self.follow_up(effects);
-        }
+        let attached = self.datapath.attach(&self.classes, &discovery, &numbers);
+        let attached = self.datapath.keep(attached.map_err(|e| chain(&e)));
+        self.follow_up(attached);
         self.catch_uplinks(&discovery);
         self.follow_download(&discovery, is_complete);
         // The state of the kernel is known only now.

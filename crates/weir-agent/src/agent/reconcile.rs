@@ -56,7 +56,7 @@ pub(super) fn not_enforced(why: String) -> Effects {
 impl Agent {
     /// The reason if the link is not divided as configured.
     pub(super) fn scheduler_fault(&self) -> Option<&String> {
-        self.link.scheduler.error.as_ref().or(self.datapath.unrepaired.as_ref())
+        self.link.scheduler.error.as_ref().or(self.datapath.fault())
     }
 
     /// Reads what each class sent and queued.

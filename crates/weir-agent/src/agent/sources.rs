@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_netlink::{Netlink, NetlinkError};
+use weir_netlink::Netlink;
 use weir_units::Instant;
 
 use super::{
     cluster::Cluster,
     cni::CniContainers,
-    discover::{self, Discovery, Reports},
+    discover::{self, DiscoverError, Discovery, Reports},
     processes::Watch,
     runtimes::Runtimes,
     unclaimed::Unclaimed,
@@ -85,14 +85,14 @@ impl Sources {
     /// Surveys the node. After a failure the next turn does it again. `uplinks` has the links' last known indices.
     ///
     /// # Errors
-    /// The kernel does not tell the node's links.
+    /// [`DiscoverError`].
     pub(super) fn discover(
         &mut self,
         netlink: &mut Netlink,
         config: &Config,
         uplinks: &BTreeMap<String, u32>,
         now: Instant,
-    ) -> Result<Discovered, NetlinkError> {
+    ) -> Result<Discovered, DiscoverError> {
         self.is_due = true;
         self.cluster.take_note();
         let mut unclaimed = std::mem::take(&mut self.unclaimed);
@@ -120,7 +120,7 @@ impl Sources {
         config: &Config,
         uplinks: &BTreeMap<String, u32>,
         now: Instant,
-    ) -> Result<Discovered, NetlinkError> {
+    ) -> Result<Discovered, DiscoverError> {
         // The namespaces that wait for an owner go on waiting.
         let mut unclaimed = self.unclaimed.clone();
         self.survey(netlink, config, uplinks, &mut unclaimed, now)
@@ -133,7 +133,7 @@ impl Sources {
         uplinks: &BTreeMap<String, u32>,
         unclaimed: &mut Unclaimed,
         now: Instant,
-    ) -> Result<Discovered, NetlinkError> {
+    ) -> Result<Discovered, DiscoverError> {
         let told = self.runtimes.told();
         let is_complete = told.is_complete && self.cluster.is_complete();
         let attached = self.cluster.attached(&self.cni, config);
@@ -145,6 +145,13 @@ impl Sources {
     /// The warnings of the last discovery.
     pub(super) fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+
+    /// Keeps the failure of a discovery until one succeeds.
+    pub(super) fn warn(&mut self, failure: String) {
+        if !self.warnings.contains(&failure) {
+            self.warnings.push(failure);
+        }
     }
 
     /// Keeps the warnings of a discovery.
