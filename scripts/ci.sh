@@ -22,9 +22,10 @@ vm=$!
 set +m
 trap 'kill -- -$vm 2>/dev/null || true; rm -f "$log"' EXIT
 
-make lint
 code=0
+# Before the lints, which hold cargo's lock for minutes: the guests ask cargo for their tests when they start.
 make conformance || code=$?
+make lint
 make test BEFORE_TRAFFIC="make rest-beside-guests && tail --pid=$vm -f /dev/null" || code=$?
 wait $vm || code=$?
 cat "$log"
