@@ -17,8 +17,7 @@ use weir_units::{Bytes, TcHandle, chain};
 use super::{
     class_table::{ClassTable, DiscoveredClass},
     discover::Discovery,
-    effects::Effects,
-    reconcile::not_enforced,
+    effects::{Effects, not_enforced},
     selector_rules,
 };
 use crate::config::{self, Config};

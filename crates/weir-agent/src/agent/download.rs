@@ -18,9 +18,9 @@ use super::{
     class_table::{Agreed, Change, ClassTable, DiscoveredClass},
     datapath,
     discover::Discovery,
-    effects::Effects,
+    effects::{Effects, not_enforced},
     promises::Promises,
-    reconcile::{ACQUAINTED, not_enforced},
+    reconcile::ACQUAINTED,
     store::{Store, StoreError},
 };
 use crate::config::{Config, Layer};

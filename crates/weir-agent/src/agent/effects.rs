@@ -47,6 +47,12 @@ impl Effects {
     }
 }
 
+/// Logs a fault of the division, and makes it an event.
+pub(super) fn not_enforced(why: String) -> Effects {
+    tracing::error!("{why}");
+    Effects::event(EventKind::NotEnforced, why)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,8 +10,8 @@ use weir_share::Allocator;
 use weir_units::{BitRate, chain};
 
 use super::{
-    Agent, class_key::ClassKey, discover::Discovery, download::OpenError, figures::Figures,
-    other_link::OtherLink, reconcile::not_enforced, uplink::Uplink,
+    Agent, class_key::ClassKey, discover::Discovery, download::OpenError, effects::not_enforced,
+    figures::Figures, other_link::OtherLink, uplink::Uplink,
 };
 use crate::config::{self, Config};
 

@@ -6,7 +6,11 @@ use weir_api::EventKind;
 use weir_datapath::engine::Repairs;
 use weir_units::chain;
 
-use super::{Agent, datapath::Datapath, effects::Effects};
+use super::{
+    Agent,
+    datapath::Datapath,
+    effects::{Effects, not_enforced},
+};
 use crate::config::ClassConfig;
 
 /// The interval between two checks of the attachments and of the programs' maps. Together with a tick
@@ -46,11 +50,6 @@ impl Datapath {
         self.repairs += 1;
         Effects::event(EventKind::Repaired, detail)
     }
-}
-
-pub(super) fn not_enforced(why: String) -> Effects {
-    tracing::error!("{why}");
-    Effects::event(EventKind::NotEnforced, why)
 }
 
 impl Agent {

@@ -9,9 +9,9 @@ use weir_units::{Instant, chain};
 
 use super::{
     datapath,
-    effects::Effects,
+    effects::{Effects, not_enforced},
     link_state::LinkState,
-    reconcile::{ACQUAINTED, not_enforced},
+    reconcile::ACQUAINTED,
 };
 use crate::config::Config;
 
