@@ -41,7 +41,7 @@ async fn connect_without_a_free_descriptor() -> String {
 }
 
 #[test]
-fn a_mirror_without_a_free_descriptor_closes_an_idle_connection_and_answers() {
+fn mirror_without_a_free_descriptor_closes_an_idle_connection() {
     let (tell, told) = mpsc::channel();
     // A mirror that waits for itself holds its thread, and no time limit of that thread would end it.
     thread::spawn(move || {

@@ -50,19 +50,6 @@ pub(super) fn image(store: &Store, name: &str, blobs: &[(&Digest, u64)]) -> (Ima
 }
 
 #[test]
-fn download_that_cannot_be_claimed_gives_its_room_back() {
-    let dir = tempfile::tempdir().unwrap();
-    let now = Utc::from_unix_millis(0);
-    let (store, _) = Store::share(dir.path(), "a", Budget::of(64 * MIB), PolicyKind::Lru, now).unwrap();
-    let (claims, away) = (dir.path().join("claims"), dir.path().join("away"));
-    std::fs::rename(&claims, &away).unwrap();
-    let begun = store.begin(&digest(b"x"), MIB, 1, now);
-    assert!(begun.is_err(), "{begun:?}");
-    std::fs::rename(&away, &claims).unwrap();
-    assert_eq!(store.usage(now).unwrap().reserved, 0);
-}
-
-#[test]
 fn who_was_not_asked_for_for_longest_leaves_unless_it_is_being_read() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = open(dir.path(), 4 * MIB);
