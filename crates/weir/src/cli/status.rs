@@ -176,7 +176,8 @@ mod tests {
         write(&mut out, &Status { notices, ..fake::status() }).unwrap();
         let out = String::from_utf8(out).unwrap();
         let lines = "! 2026-11-23T00:00:00Z: weir.redb was damaged\n  (`weir status --acknowledge` when you have read \
-                     this)\n! camera is not enforced";
+                     this)\n! not ready: camera: veth7 is not there: check `interface` in `[[class]]`\n! camera is \
+                     not enforced";
         assert!(out.contains(lines), "{out}");
     }
 }

@@ -105,6 +105,7 @@ engine     htb, allocator water-filling, attached by tcx
 classes    4, 3 active
 scheduler  17 writes, 0 repairs
 config     /etc/weir/weir.toml
+! not ready: camera: veth7 is not there: check `interface` in `[[class]]`
 ! camera is not enforced: veth7 is not there
 ";
     assert_eq!(ask(&agent, &["status"]).good(), expected);
