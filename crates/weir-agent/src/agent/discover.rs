@@ -292,7 +292,7 @@ const MAX_OWN_ADDRESSES: usize = 64;
 struct Addresses {
     /// Of this node, and what runtimes said of their containers. The first to have one keeps it.
     told: BTreeMap<IpAddr, ClassKey>,
-    /// What containers have on their interfaces. `None`: containers of several classes have it.
+    /// Addresses on containers' interfaces. `None`: containers of several classes have it.
     seen: BTreeMap<IpAddr, Option<ClassKey>>,
     /// For questions about other namespaces. Kernels before 4.20 answer none.
     strict: Option<Netlink>,
