@@ -186,7 +186,7 @@ fn file_that_is_refused_late_gives_no_one_a_right() {
     assert!(why.contains("cannot share [link] download"), "{why}");
     assert_eq!(mode(&node), before, "the socket is open to no one else");
     node.sh(&["ip", "link", "del", "weir0d"]);
-    node.agent().rewrite(&config.clone().link("# again")).expect("can write");
+    node.agent().rewrite(&config).expect("can write");
     told(&node, "the file of before", Option::is_none);
     node.agent().rewrite(&more).expect("can write");
     let opens = Instant::now();

@@ -86,7 +86,9 @@ pub(crate) enum DiscoverError {
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
     /// Namespaces and cgroups that cannot be opened would count as gone.
-    #[error("cannot open {DESCRIPTORS} files at a time, which a look at this node's containers needs")]
+    #[error(
+        "cannot open {DESCRIPTORS} files at a time, which a look at this node's containers needs (`LimitNOFILE`)"
+    )]
     Descriptors(#[source] io::Error),
 }
 

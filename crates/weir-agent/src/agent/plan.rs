@@ -324,4 +324,16 @@ mod tests {
         assert_eq!(told(&old, &single), ["[[link]] wwan0 9mbit not shared"]);
         assert_eq!(told(&old, &old), Vec::<String>::new());
     }
+
+    #[test]
+    fn sections_that_a_reload_applies_are_named() {
+        let read = |text: &str| config::parse(text, Path::new("test.toml")).unwrap();
+        let link = "[link]\ndevice = \"eth0\"\ncapacity = \"95mbit\"\n";
+        let old = read(link);
+        for (section, line) in [("api", "listen = \"127.0.0.1:9798\""), ("agent", "audit_files = 3")] {
+            let new = read(&format!("{link}[{section}]\n{line}\n"));
+            let told: Vec<String> = settings(&old, &new).into_iter().map(|s| s.key).collect();
+            assert_eq!(told, [format!("[{section}]")]);
+        }
+    }
 }

@@ -18,8 +18,8 @@ const EXAMPLES: &str = "Examples:
 A record has who made it, why, and each value before and after. Kinds of makers: user, token,
 container, configuration, calendar, advice, agent. Kinds of values: policy and policy-down (in
 force), by-hand and by-hand-down (`weir set`), capacity, configuration, agreement, congestion, pin,
-token. The records are files in the agent's state directory, for root only, in lines of JSON; [agent]
-audit_size and audit_files bound them. With --json, one object a line.";
+token. The records are files in the agent's state directory, for root only, in lines of JSON;
+[agent] audit_size and audit_files bound them. With --json, one object a line.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

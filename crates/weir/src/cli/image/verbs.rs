@@ -73,7 +73,7 @@ const SERVE_EXAMPLES: &str = "Examples:
 
 For nodes whose link weir does not divide, and for the unit weir-images.service; `weir agent` serves
 the cache itself if [images] is there, unless that says `served_by = \"unit\"`. Reads that section
-and [access] alone, and listens on the agent's socket, or on that of `--socket`, for the other verbs.
+and [access] alone. For the other verbs it listens on the agent's socket, or on that of `--socket`.
 The budget is 64MiB at least.";
 
 #[derive(Debug, Args)]
