@@ -154,10 +154,13 @@ fn route_that_moves_takes_no_share_along_under_a_script_on_one_link() {
     let table = run_file(&text, "tc");
     println!("{table}");
     // Due and measured, before and after.
-    let [c1, c2] = [cells(&table, &["tc", "C1", "never"]), cells(&table, &["C2"])];
+    let [c1, c2] = [cells(&table, &["tc", "C1"]), cells(&table, &["C2"])];
     assert!((c1[1] - 30.0).abs() < 1.5 && (c2[1] - 10.0).abs() < 1.0, "the script holds: {table}");
-    assert!((c1[3] + c2[3] - 10.5).abs() < 0.6, "the second line is the limit: {table}");
-    assert!(c1[3] > 2.2, "no one divides the second link: {table}");
+    // A link that is divided carries its capacity, 10 Mbit/s. Which sender has how much of a full line is chance.
+    assert!(
+        (c1[3] + c2[3] - 10.5).abs() < 0.25,
+        "the second line is the limit, so no one divides it: {table}"
+    );
     assert_eq!(c1.last(), Some(&0.0), "nothing waits for a link that no route takes: {table}");
 }
 
