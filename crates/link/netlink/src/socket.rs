@@ -1,8 +1,8 @@
-use std::io;
+use std::{io, os::fd::AsRawFd as _, time::Duration};
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload, NetlinkSerializable,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload, NetlinkSerializable,
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
@@ -97,6 +97,31 @@ impl NetlinkDeserializable for Raw {
     }
 }
 
+/// The objects of a dump.
+#[derive(Debug, Default)]
+struct Dump {
+    objects: Vec<Raw>,
+    /// A change between two of its pieces may have hidden an object.
+    is_interrupted: bool,
+}
+
+impl Dump {
+    /// Takes a message of the answer. The result at its end.
+    fn take(&mut self, message: NetlinkMessage<Raw>, what: &str) -> Option<Result<(), NetlinkError>> {
+        self.is_interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
+        match message.payload {
+            NetlinkPayload::InnerMessage(raw) => {
+                self.objects.push(raw);
+                None
+            }
+            // The kernel tells with its end that the dump failed on the way.
+            NetlinkPayload::Done(done) => Some(refused(what, done.code.min(0), &[])),
+            NetlinkPayload::Error(e) => Some(refused(what, e.raw_code(), &e.header)),
+            _ => None,
+        }
+    }
+}
+
 /// A blocking rtnetlink socket. It works on the network namespace it was opened in.
 pub struct Netlink {
     socket: Socket,
@@ -107,6 +132,13 @@ pub struct Netlink {
 /// Requests of a batch go out in pieces of this many bytes: below the kernel's default
 /// send buffer (212,992), with room for its bookkeeping.
 const BATCH_BYTES: usize = 32 * 1024;
+/// Requests of a piece. The kernel answers all of them before the first answer is read. Each answer with the
+/// kernel's words takes up to 2,304 bytes of the receive buffer, which has 425,984 by default.
+const BATCH_REQUESTS: usize = 128;
+/// How often a dump is asked for that changes interrupt.
+const DUMPS: u32 = 8;
+/// The kernel answers a request while it is sent, so an answer that is not there is lost.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 impl Netlink {
     /// Opens a socket in the current network namespace.
@@ -119,6 +151,7 @@ impl Netlink {
             socket.bind_auto()?;
             socket.connect(&SocketAddr::new(0, 0))?;
             socket.set_rx_buf_sz(1i32 << 20)?;
+            bound_waiting(&socket)?;
             // Both only make answers better; old kernels may not know them.
             let _ = socket.set_ext_ack(true);
             let _ = socket.set_cap_ack(true);
@@ -160,7 +193,7 @@ impl Netlink {
             self.buffer.clear();
             let first = self.sequence.wrapping_add(1);
             let mut count = 0;
-            while count < rest.len()
+            while count < rest.len().min(BATCH_REQUESTS)
                 && (count == 0 || self.buffer.len() + rest[count].body.len() < BATCH_BYTES)
             {
                 self.push(&rest[count], NLM_F_ACK);
@@ -185,23 +218,24 @@ impl Netlink {
         results
     }
 
-    /// Asks for a dump and hands each object's message (type, body) to `each`.
+    /// Asks for a dump and hands each object's message (type, body) to `each`. A dump that a change interrupts may
+    /// lack objects, so it is asked for again.
     ///
     /// # Errors
-    /// [`NetlinkError`] if the kernel refuses. A dump that was interrupted by a change is
-    /// taken as it is: the caller looks again soon anyway.
+    /// [`NetlinkError`] if the kernel refuses, or each of eight dumps was interrupted.
     pub fn dump(&mut self, request: Request, mut each: impl FnMut(u16, &[u8])) -> Result<(), NetlinkError> {
-        self.buffer.clear();
-        self.push(&request, NLM_F_DUMP);
-        self.ask(&request.what, |payload| match payload {
-            NetlinkPayload::InnerMessage(raw) => {
-                each(raw.kind, &raw.body);
-                None
+        for _ in 0..DUMPS {
+            self.buffer.clear();
+            self.push(&request, NLM_F_DUMP);
+            let mut dump = Dump::default();
+            self.ask(&request.what, |message| dump.take(message, &request.what))?;
+            if !dump.is_interrupted {
+                dump.objects.iter().for_each(|raw| each(raw.kind, &raw.body));
+                return Ok(());
             }
-            NetlinkPayload::Done(_) => Some(Ok(())),
-            NetlinkPayload::Error(e) => Some(refused(&request.what, e.raw_code(), &e.header)),
-            _ => None,
-        })
+        }
+        let detail = format!("what it lists changed during each of {DUMPS} attempts");
+        Err(NetlinkError::Garbled { what: request.what, detail })
     }
 
     /// Sends one request whose answer is an object, not an acknowledgement.
@@ -211,7 +245,7 @@ impl Netlink {
     pub fn get(&mut self, request: &Request) -> Result<Vec<u8>, NetlinkError> {
         self.buffer.clear();
         self.push(request, 0);
-        self.ask(&request.what, |payload| match payload {
+        self.ask(&request.what, |message| match message.payload {
             NetlinkPayload::InnerMessage(raw) => Some(Ok(raw.body)),
             NetlinkPayload::Error(e) => {
                 Some(refused(&request.what, e.raw_code(), &e.header).map(|()| Vec::new()))
@@ -224,7 +258,7 @@ impl Netlink {
     fn ask<T>(
         &self,
         what: &str,
-        mut take: impl FnMut(NetlinkPayload<Raw>) -> Option<Result<T, NetlinkError>>,
+        mut take: impl FnMut(NetlinkMessage<Raw>) -> Option<Result<T, NetlinkError>>,
     ) -> Result<T, NetlinkError> {
         self.send(what)?;
         loop {
@@ -234,7 +268,7 @@ impl Netlink {
                 if message.header.sequence_number != self.sequence {
                     continue;
                 }
-                if let Some(result) = take(message.payload) {
+                if let Some(result) = take(message) {
                     return result;
                 }
             }
@@ -270,6 +304,13 @@ impl Netlink {
             match self.socket.recv_from_full() {
                 Ok((datagram, _)) => return Ok(datagram),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let source = io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        format!("no answer came within {} s", ANSWER_WITHIN.as_secs()),
+                    );
+                    return Err(NetlinkError::Socket { what: what.to_owned(), source });
+                }
                 Err(source) => return Err(NetlinkError::Socket { what: what.to_owned(), source }),
             }
         }
@@ -300,6 +341,18 @@ impl Netlink {
         }
         Ok(answers.into_iter().flatten().collect())
     }
+}
+
+/// Has each receive end after [`ANSWER_WITHIN`].
+fn bound_waiting(socket: &Socket) -> io::Result<()> {
+    use nix::sys::{
+        socket::{setsockopt, sockopt},
+        time::TimeVal,
+    };
+    // SAFETY: the socket owns the descriptor, and lives longer than the call.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(socket.as_raw_fd()) };
+    let time = TimeVal::new(ANSWER_WITHIN.as_secs().cast_signed(), 0);
+    Ok(setsockopt(&fd, sockopt::ReceiveTimeout, &time)?)
 }
 
 /// Splits a datagram into messages.
@@ -344,4 +397,54 @@ fn refused(what: &str, code: i32, rest: &[u8]) -> Result<(), NetlinkError> {
         errno: nix::errno::Errno::from_raw(code.wrapping_neg()),
         detail,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(flags: u16, payload: NetlinkPayload<Raw>) -> NetlinkMessage<Raw> {
+        let mut header = NetlinkHeader::default();
+        header.flags = flags;
+        NetlinkMessage::new(header, payload)
+    }
+
+    fn done(code: i32) -> NetlinkMessage<Raw> {
+        let mut done = netlink_packet_core::DoneMessage::default();
+        done.code = code;
+        message(0, NetlinkPayload::Done(done))
+    }
+
+    #[test]
+    fn dump_that_was_interrupted_or_failed_is_not_taken_as_whole() {
+        let object = || NetlinkPayload::InnerMessage(Raw { kind: 16, body: vec![1] });
+        let mut whole = Dump::default();
+        assert!(whole.take(message(0, object()), "list").is_none());
+        assert!(whole.take(done(0), "list").unwrap().is_ok());
+        assert_eq!((whole.objects.len(), whole.is_interrupted), (1, false));
+
+        let mut interrupted = Dump::default();
+        assert!(interrupted.take(message(NLM_F_DUMP_INTR, object()), "list").is_none());
+        assert!(interrupted.take(message(0, object()), "list").is_none());
+        assert!(interrupted.is_interrupted);
+
+        let failed = Dump::default().take(done(-libc::ENOMEM), "list").unwrap().unwrap_err();
+        assert_eq!(failed.errno(), Some(nix::errno::Errno::ENOMEM));
+    }
+
+    /// More requests than there is room for answers in the receive buffer that older kernels give at most.
+    #[test]
+    fn each_request_of_a_long_batch_has_its_answer() {
+        let Ok(mut netlink) = Netlink::open() else { panic!("this kernel has rtnetlink") };
+        netlink.socket.set_rx_buf_sz(212_992).unwrap();
+        // No device has this index. A user without rights has another refusal.
+        let mut body = vec![0; 20];
+        body[4..8].copy_from_slice(&i32::MAX.to_ne_bytes());
+        let request = Request { kind: 41, flags: 0, body, what: "delete a class".into() };
+        let results = netlink.batch(&vec![request; 5_000]);
+        assert_eq!(results.len(), 5_000);
+        for result in results {
+            assert!(matches!(result, Err(NetlinkError::Refused { .. })), "{result:?}");
+        }
+    }
 }
