@@ -427,7 +427,7 @@ SEC("tc")
 int weir_uplink(struct __sk_buff *skb)
 {
 	const struct weir_config *cfg = config();
-	__u32 handle, from, carried, number = 0;
+	__u32 handle, from, own, bucket, carried, number = 0;
 	int is_usual = 1, is_outer = 0, verdict = MATCH;
 	struct packet p;
 
@@ -455,16 +455,18 @@ int weir_uplink(struct __sk_buff *skb)
 	handle = named_class(skb, cfg);
 	if (!handle && cfg->pacing & WEIR_SEVERAL)
 		handle = marked_elsewhere(skb, cfg);
-	if (handle) {
-		/* Its port has applied the rules to what a tunnel may hide by now. */
-	} else if (p.is_control && (!from || takes_control(skb, from))) {
-		handle = cfg->control_handle;
-	} else if (from) {
-		handle = by_rules(skb, cfg, &p, cfg->default_handle);
-	} else {
-		handle = by_rules(skb, cfg, &p, host_class(skb, cfg));
-		if (cfg->pacing & WEIR_PACED && is_usual)
-			note_flow(skb, handle, link_header(cfg));
+	/* Else its port has applied the rules to what a tunnel may hide by now. */
+	if (!handle) {
+		own = from ? cfg->default_handle : host_class(skb, cfg);
+		/* The node itself has no bucket. */
+		bucket = from ? from : own == cfg->host_handle ? 0 : CONTROL_OF_CLASS | own;
+		if (p.is_control && (!bucket || takes_control(skb, bucket))) {
+			handle = cfg->control_handle;
+		} else {
+			handle = by_rules(skb, cfg, &p, own);
+			if (!from && cfg->pacing & WEIR_PACED && is_usual)
+				note_flow(skb, handle, link_header(cfg));
+		}
 	}
 	if (cfg->pacing & WEIR_USER)
 		return hand_over(skb, handle, 1);

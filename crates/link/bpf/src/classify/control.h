@@ -2,7 +2,8 @@
 /*
  * Control traffic: ARP, neighbour discovery, DHCP and 802.1X. A network needs them, so they have a
  * class of their own. A container could send anything in their shape. So the shape is narrow, and
- * each interface has a token bucket of bytes. The sender's own class takes the packets beyond it.
+ * each interface has a token bucket of bytes, and so has each class of the node's own processes. The sender's own
+ * class takes the packets beyond it.
  */
 #ifndef WEIR_CONTROL_H
 #define WEIR_CONTROL_H
@@ -14,8 +15,9 @@
 #define CONTROL_NS_PER_BYTE 400000 /* 20 kbit/s: 41 ARP frames a second */
 #define CONTROL_BURST 6000         /* bytes: 100 ARP frames */
 #define CONTROL_MIN_FRAME 60
+#define CONTROL_OF_CLASS 0x80000000 /* beside a class's handle: its key. No interface has such an index. */
 
-/* Interface index -> monotonic time at which its bucket is full again, ns. */
+/* Interface index, or key of a class -> monotonic time at which its bucket is full again, ns. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -42,12 +44,12 @@ static __always_inline int is_link_control(const struct __sk_buff *skb, __be16 p
 }
 
 /*
- * Takes a packet's bytes from its interface's bucket, if it has them. Two processors that race here
+ * Takes a packet's bytes from this bucket, if it has them. Two processors that race here
  * may take the bytes of one packet only.
  */
-static __always_inline int takes_control(const struct __sk_buff *skb, __u32 interface)
+static __always_inline int takes_control(const struct __sk_buff *skb, __u32 bucket)
 {
-	__u64 *found = bpf_map_lookup_elem(&weir_control, &interface), now = bpf_ktime_get_ns();
+	__u64 *found = bpf_map_lookup_elem(&weir_control, &bucket), now = bpf_ktime_get_ns();
 	__u64 bytes = skb->len < CONTROL_MIN_FRAME ? CONTROL_MIN_FRAME : skb->len;
 	__u64 full = (found && *found > now ? *found : now) + bytes * CONTROL_NS_PER_BYTE;
 
@@ -56,7 +58,7 @@ static __always_inline int takes_control(const struct __sk_buff *skb, __u32 inte
 	if (found)
 		*found = full;
 	else
-		bpf_map_update_elem(&weir_control, &interface, &full, BPF_ANY);
+		bpf_map_update_elem(&weir_control, &bucket, &full, BPF_ANY);
 	return 1;
 }
 
