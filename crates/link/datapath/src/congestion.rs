@@ -352,11 +352,16 @@ impl Congestion {
         let left = self.visit(CongestionConfig::LEAVE);
         let dir = self.root.dir.as_fd();
         let ([events, hints], [old_events, old_hints]) = (self.attached, self.earlier);
-        for program in [hints, old_hints].into_iter().flatten() {
-            attach::detach_socket_options(program, dir).map_err(|errno| CongestionError::Attach { errno })?;
-        }
-        for program in [events, old_events].into_iter().flatten() {
-            attach::detach_sock_ops(program, dir).map_err(|errno| CongestionError::Attach { errno })?;
+        let hints = [hints, old_hints].into_iter().flatten();
+        let events = [events, old_events].into_iter().flatten();
+        let detached: Vec<_> = hints
+            .map(|program| attach::detach_socket_options(program, dir))
+            .chain(events.map(|program| attach::detach_sock_ops(program, dir)))
+            .collect();
+        // A program that someone else detached is gone.
+        let failed = detached.into_iter().filter_map(Result::err).find(|errno| *errno != Errno::ENOENT);
+        if let Some(errno) = failed {
+            return Err(CongestionError::Attach { errno });
         }
         for why in left? {
             tracing::debug!("{why}");

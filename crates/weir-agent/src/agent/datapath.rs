@@ -49,6 +49,8 @@ pub(crate) struct Datapath {
     /// The damage to programs and maps that the last check found and could not repair. A new division of
     /// the link does not repair it either.
     pub(super) unrepaired: Option<String>,
+    /// The reason if what an earlier agent left could not be removed.
+    pub(super) unswept: Option<String>,
     /// Foreign changes undone since the start.
     pub(super) repairs: u64,
     pub(super) reconciled_at: std::time::Instant,
@@ -210,6 +212,7 @@ impl Datapath {
             tunnel_failures: BTreeMap::new(),
             left_out: BTreeSet::new(),
             unrepaired: None,
+            unswept: None,
             repairs: 0,
             reconciled_at: std::time::Instant::now(),
         })

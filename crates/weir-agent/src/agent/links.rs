@@ -35,7 +35,8 @@ fn taken<'a>(
 }
 
 /// The numbers of links, by their devices. A device keeps the number that it has in `known`, and with it its
-/// scheduler.
+/// scheduler. A new device takes the number of no device in `known` while there is another: filters at a device
+/// that is shared no longer still send packets to the scheduler of its number.
 pub(super) fn numbers<'a>(
     devices: impl Iterator<Item = &'a str>,
     known: &BTreeMap<String, u32>,
@@ -49,7 +50,9 @@ pub(super) fn numbers<'a>(
     }
     for device in new {
         let is_free = |number: &u32| !numbers.values().any(|taken| taken == number);
-        let free = (0..engine::MAX_LINKS).find(is_free).unwrap_or(0);
+        let was_free = |number: &u32| is_free(number) && !known.values().any(|taken| taken == number);
+        let all = 0..engine::MAX_LINKS;
+        let free = all.clone().find(was_free).or_else(|| all.clone().find(is_free)).unwrap_or(0);
         numbers.insert(device.to_owned(), free);
     }
     numbers
@@ -392,8 +395,11 @@ mod tests {
             all.iter().map(|(device, number)| ((*device).to_owned(), *number)).collect()
         };
         assert_eq!(told(&["wwan0", "eth0"]), of(&[("eth0", 0), ("wwan0", 1)]));
-        assert_eq!(told(&["wwan1", "wwan0"]), of(&[("wwan0", 1), ("wwan1", 0)]));
-        assert_eq!(told(&["wwan1", "eth0", "wwan2"]), of(&[("eth0", 0), ("wwan1", 1), ("wwan2", 2)]));
+        assert_eq!(told(&["wwan1", "wwan0"]), of(&[("wwan0", 1), ("wwan1", 2)]));
+        assert_eq!(
+            told(&["wwan1", "eth0", "wwan2", "wwan3"]),
+            of(&[("eth0", 0), ("wwan1", 2), ("wwan2", 3), ("wwan3", 1)])
+        );
         assert_eq!(numbers(["eth0"].into_iter(), &BTreeMap::new()), BTreeMap::from([("eth0".to_owned(), 0)]));
     }
 }

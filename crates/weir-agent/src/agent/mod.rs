@@ -214,7 +214,7 @@ async fn serve(path: &Path, config: Config, until: Until) -> anyhow::Result<()> 
     agent.event(EventKind::Started, None, agent.classes.config().link.in_words());
     agent.sources.first_list().await;
     agent.turn();
-    agent.settle();
+    agent.sweep();
     if until == Until::Told {
         tracing::info!("{}", agent.classes.config().link.in_words());
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -420,13 +420,20 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Removes attachments of an earlier agent that are no longer needed.
-    fn settle(&mut self) {
+    /// Removes what earlier agents left attached and no one wants. A failure is a warning, and is tried again.
+    fn sweep(&mut self) {
         let devices = self.all_links().flat_map(Uplink::devices).collect();
-        let swept = self.datapath.attachments.sweep().and_then(|()| engine::retire_devices(&devices));
-        if let Err(e) = swept {
-            tracing::warn!("cannot clean up after an earlier agent: {}", chain(&e));
+        let failures = self.datapath.attachments.sweep();
+        // A filter that stays sends packets to its device.
+        let swept = match failures.first() {
+            Some(first) => Err(chain(first)),
+            None => engine::retire_devices(&devices).map_err(|e| chain(&e)),
+        };
+        let unswept = swept.err().map(|why| format!("cannot remove what an earlier agent left: {why}"));
+        if let Some(why) = unswept.as_ref().filter(|why| self.datapath.unswept.as_ref() != Some(why)) {
+            tracing::warn!("{why}");
         }
+        self.datapath.unswept = unswept;
         self.save_created();
     }
 
@@ -577,9 +584,13 @@ impl Agent {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        self.remove_schedulers()?;
-        self.store.save_minors(&store::Minors::new())?;
-        self.store.save_engine(None)?;
+        // A program that stays sends packets to the schedulers. They are lost where no device is.
+        if failures.iter().all(engine::EngineError::is_gone) {
+            self.remove_schedulers()?;
+            engine::retire_devices(&std::collections::BTreeSet::new())?;
+            self.store.save_minors(&store::Minors::new())?;
+            self.store.save_engine(None)?;
+        }
         self.save_created();
         unpaced?;
         unsteered.and(restored).map_err(|why| anyhow::anyhow!("cannot put everything back: {why}"))?;

@@ -85,6 +85,9 @@ impl Agent {
         self.follow_up(repaired);
         let repaired = self.congestion.reconcile();
         self.follow_up(repaired);
+        if self.datapath.unswept.is_some() {
+            self.sweep();
+        }
         let now = self.now();
         if let Some(download) = &mut self.link.download {
             let repaired = download.reconcile(now);

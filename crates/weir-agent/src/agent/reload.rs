@@ -99,9 +99,17 @@ impl Agent {
                 Effects::default()
             }
             (None, Some(download)) => {
-                let undone = download.end(&mut self.datapath.attachments);
-                self.link.download = None;
-                undone.err().map_or(Effects::default(), |e| self.link.scheduler.fault(chain(&e)))
+                match download.end(&mut self.datapath.attachments) {
+                    Ok(()) => {
+                        self.link.download = None;
+                        Effects::default()
+                    }
+                    // It goes on as before, and a later reload or the agent's end removes it.
+                    Err(e) => self
+                        .link
+                        .scheduler
+                        .fault(format!("cannot end the sharing of the download: {}", chain(&e))),
+                }
             }
             _ => Effects::default(),
         };

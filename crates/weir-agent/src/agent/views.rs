@@ -69,6 +69,7 @@ impl Agent {
         };
         let is_active = |f: &&Followed| f.estimator.demand().is_active();
         let mut warnings = self.sources.warnings().to_vec();
+        warnings.extend(self.datapath.unswept.clone());
         warnings.extend(self.scheduler_fault().iter().map(|e| format!("the scheduler: {e}")));
         warnings.extend(
             self.link

@@ -10,7 +10,7 @@ use weir_bpf::{
     Classifier, ClassifierConfig, EarlierPacing, LocalPrefix, RuleSet, SelectorRule, Tunnel, Way, attach,
 };
 use weir_netlink::{
-    Netlink, Request,
+    Link, Netlink, Request,
     tc::{self, Hook, Verdict},
 };
 
@@ -430,42 +430,48 @@ impl Attachments {
         Ok(self.classifier.local_bytes(handle)?)
     }
 
-    /// Detaches everything: from here on traffic flows as if weir had never been.
+    /// Detaches everything: from here on traffic flows as if weir had never been. Returns what could not be
+    /// detached.
     pub fn remove(&mut self) -> Vec<EngineError> {
-        let mut failures: Vec<EngineError> =
-            self.set_ports(&BTreeMap::new()).into_iter().map(|(_, e)| e).collect();
+        // A program that stays attached then passes packets on.
+        self.of_link.iter_mut().for_each(|link| link.scheduler = 0);
+        self.config.pacing &= !ClassifierConfig::IN_PLACE;
+        let _ = self.write_configs();
+        // The sweep tries all of these again.
+        let _ = self.set_ports(&BTreeMap::new());
         for link in 0..MAX_LINKS {
-            failures.extend(self.release_uplink(link).err());
+            let _ = self.release_uplink(link);
         }
-        failures.extend(self.set_tunnels(&BTreeMap::new()).into_iter().map(|(_, e)| e));
-        // Leftovers of an earlier agent on interfaces this one never caught.
-        for (index, device) in self.created.clone() {
-            failures.extend(self.unfilter(index, &device, Hook::Ingress).err());
-        }
-        failures
+        let _ = self.set_tunnels(&BTreeMap::new());
+        self.sweep()
     }
 
-    /// Detaches programs of an earlier agent from interfaces that no class has now.
-    ///
-    /// # Errors
-    /// [`EngineError`].
-    pub fn sweep(&mut self) -> Result<(), EngineError> {
-        for link in self.netlink.links()? {
-            if self.ports.contains_key(&link.index) {
-                continue;
-            }
-            uncatch_tcx(link.index, &link.name)?;
-            let is_tunnel = self.tunnels.contains_key(&link.index);
-            if !is_tunnel {
-                tunnels::uncatch_tunnel(link.index, &link.name)?;
-            }
-            let number = (0..MAX_LINKS).find(|number| self.uplink(*number) == Some(link.index));
-            let beside = number.map_or_else(beside::all, |number| self.unwanted_beside(number));
-            self.unfilter_beside(link.index, &link.name, &beside)?;
-            self.unfilter(link.index, &link.name, Hook::Ingress)?;
-            if number.is_none() && !is_tunnel {
-                self.unfilter(link.index, &link.name, Hook::Egress)?;
-            }
+    /// Detaches weir's programs from interfaces that do not want them now, also those of an earlier agent. Returns
+    /// what could not be detached.
+    pub fn sweep(&mut self) -> Vec<EngineError> {
+        let links = match self.netlink.links() {
+            Ok(links) => links,
+            Err(e) => return vec![e.into()],
+        };
+        let swept = links.iter().filter_map(|link| self.sweep_link(link).err());
+        swept.filter(|error| !error.is_gone()).collect()
+    }
+
+    fn sweep_link(&mut self, link: &Link) -> Result<(), EngineError> {
+        if self.ports.contains_key(&link.index) {
+            return Ok(());
+        }
+        uncatch_tcx(link.index, &link.name)?;
+        let is_tunnel = self.tunnels.contains_key(&link.index);
+        if !is_tunnel {
+            tunnels::uncatch_tunnel(link.index, &link.name)?;
+        }
+        let number = (0..MAX_LINKS).find(|number| self.uplink(*number) == Some(link.index));
+        let beside = number.map_or_else(beside::all, |number| self.unwanted_beside(number));
+        self.unfilter_beside(link.index, &link.name, &beside)?;
+        self.unfilter(link.index, &link.name, Hook::Ingress)?;
+        if number.is_none() && !is_tunnel {
+            self.unfilter(link.index, &link.name, Hook::Egress)?;
         }
         Ok(())
     }

@@ -117,7 +117,10 @@ impl Ifb {
 
 /// Whether a device of weir's name is weir's.
 fn is_weirs(found: &Link) -> bool {
-    found.kind.as_deref() == Some("ifb") && found.alias.as_deref().is_some_and(|a| a.starts_with(ALIAS))
+    let is_marked = found.alias.as_deref().is_some_and(|alias| alias.starts_with(ALIAS));
+    // The kernel takes the alias only after the device is there. An agent may be killed in between.
+    let is_half_made = found.alias.is_none() && !found.up;
+    found.kind.as_deref() == Some("ifb") && (is_marked || is_half_made)
 }
 
 /// Whether a device of this name is one of weir's schedulers.

@@ -106,11 +106,12 @@ impl Attachments {
         if self.of_link[link as usize].download == hooks {
             return Ok(());
         }
-        self.of_link[link as usize].download = hooks;
         let uplink = self.uplink_of(link);
         if let (Some((index, device)), None) = (&uplink, hooks) {
+            // Until it succeeds the filter sends packets to the scheduler, and the next call tries again.
             self.unfilter_beside(*index, device, &[DOWN, LEARN])?;
         }
+        self.of_link[link as usize].download = hooks;
         // Marks name classes where a download is shared.
         self.write_configs()?;
         match (uplink, hooks) {
@@ -127,11 +128,14 @@ impl Attachments {
         if self.of_link[link as usize].signals == hooks {
             return Ok(());
         }
+        let uplink = self.uplink_of(link);
+        if let (Some((index, device)), None) = (&uplink, hooks) {
+            self.unfilter_beside(*index, device, &[SENT, ANSWERED])?;
+        }
         self.of_link[link as usize].signals = hooks;
-        match (self.uplink_of(link), hooks) {
-            (Some((index, device)), None) => self.unfilter_beside(index, &device, &[SENT, ANSWERED]),
+        match (uplink, hooks) {
             (Some((index, device)), Some(_)) => self.filter_beside(link, index, &device),
-            (None, _) => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -144,7 +148,7 @@ impl Attachments {
         Ok(())
     }
 
-    /// Takes filters away from a device.
+    /// Takes filters away from a device. One that has gone has none.
     pub(super) fn unfilter_beside(
         &mut self,
         index: u32,
@@ -152,9 +156,13 @@ impl Attachments {
         spots: &[Spot],
     ) -> Result<(), EngineError> {
         for spot in spots {
-            if self.netlink.filters(index, spot.hook)?.iter().any(|f| spot.holds(f)) {
-                self.netlink.call(tc::delete_filter(index, device, spot.hook, spot.pref))?;
-            }
+            let mut take_away = || -> Result<(), EngineError> {
+                if self.netlink.filters(index, spot.hook)?.iter().any(|f| spot.holds(f)) {
+                    self.netlink.call(tc::delete_filter(index, device, spot.hook, spot.pref))?;
+                }
+                Ok(())
+            };
+            take_away().or_else(|e| if e.is_gone() { Ok(()) } else { Err(e) })?;
         }
         Ok(())
     }

@@ -97,12 +97,8 @@ impl Attachments {
                 self.repair_beside(link, index, &device, repairs);
                 repairs.devices.push(device);
             }
-            Err(e) => {
-                self.lose_uplink(link);
-                if !e.is_gone() {
-                    repairs.fail(e);
-                }
-            }
+            Err(e) if e.is_gone() => self.lose_uplink(link),
+            Err(e) => repairs.fail(e),
         }
     }
 }

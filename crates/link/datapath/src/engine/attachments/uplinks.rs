@@ -118,10 +118,14 @@ impl Attachments {
         self.of(link).bare = if self.look_for_ethernet(device)? { 0 } else { ClassifierConfig::BARE };
         self.write_configs()?;
         self.clsact(index, device, Hook::Egress)?;
-        self.filter_uplink(link, index, device)?;
-        self.filter_beside(link, index, device)?;
         self.of(link).uplink = Some((index, device.to_owned()));
-        Ok(())
+        let caught =
+            self.filter_uplink(link, index, device).and_then(|()| self.filter_beside(link, index, device));
+        if caught.is_err() {
+            // Half of the filters may be there.
+            let _ = self.release_uplink(link);
+        }
+        caught
     }
 
     /// Catches nothing at a link's egress any more.
@@ -129,13 +133,13 @@ impl Attachments {
         let Some((index, device)) = self.of(link).uplink.take() else { return Ok(()) };
         let beside = self.unfilter_beside(index, &device, &super::beside::all());
         let caught = self.unfilter(index, &device, Hook::Egress);
-        if caught.is_err() {
+        if caught.as_ref().is_err_and(EngineError::is_gone) {
             self.created.retain(|(i, _)| *i != index);
         }
         beside.and(caught)
     }
 
-    /// Forgets that a link's egress is caught, because its filter cannot be put back.
+    /// Forgets that a link's egress is caught, because its device has gone.
     pub(super) fn lose_uplink(&mut self, link: u32) {
         self.of(link).uplink = None;
     }
