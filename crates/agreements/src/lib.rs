@@ -86,8 +86,8 @@ pub use document::{Document, Language, LanguageError, MAX_DOCUMENT};
 pub use fault::{CounterOffer, Fault, FaultCode, Place};
 pub use interval::Interval;
 pub use ledger::{
-    Accepted, AgreementLedger, Change, ClockReading, InForce, LedgerLimits, Pace, Rejection, Throttle,
-    ThrottleLimits,
+    Accepted, AgreementLedger, Change, ClockReading, InForce, LedgerLimits, Pace, Rejection, Sender,
+    Throttle, ThrottleLimits,
 };
 pub use model::{
     Agreement, Constraints, Context, Guarantees, GuaranteesError, Offer, Reference, Service, Template,

@@ -358,7 +358,7 @@ fn an_end_comes_from_the_terms_or_else_from_the_expiration() {
 
 #[test]
 fn agreements_are_counted_of_a_party_and_in_all() {
-    let limits = LedgerLimits { agreements: 3, of_party: 2, ..LedgerLimits::default() };
+    let limits = LedgerLimits { agreements: 3, of_account: 2, ..LedgerLimits::default() };
     let mut ledger = AgreementLedger::new(link(), limits);
     accept(&mut ledger, offer("a", 1, None, Some(10)), "a");
     accept(&mut ledger, offer("b", 1, None, Some(20)), "b");
@@ -370,15 +370,75 @@ fn agreements_are_counted_of_a_party_and_in_all() {
     let mut reject = |offer| ledger.offer(offer, name("x"), moment(0)).unwrap_err();
     assert_eq!(
         reject(of("customer", "c")),
-        Rejection::TooManyAgreements { limit: 2, party: Some(name("customer")) }
+        Rejection::TooManyAgreements { limit: 2, account: Some(name("customer")) }
     );
     accept(&mut ledger, of("other", "c"), "c");
     let rejection = ledger.offer(of("third", "d"), name("d"), moment(0)).unwrap_err();
-    assert_eq!(rejection, Rejection::TooManyAgreements { limit: 3, party: None });
+    assert_eq!(rejection, Rejection::TooManyAgreements { limit: 3, account: None });
+    // Agreements that are over take no place, also while they are remembered.
     ledger.advance(at(10));
-    assert_eq!(ledger.forget_until(at(10)).len(), 2);
     let late = Offer { terms: Terms { end: None, ..of("customer", "d").terms }, ..of("customer", "d") };
     assert!(ledger.offer(late, name("d"), moment(10)).is_ok());
+    assert_eq!(ledger.forget_until(at(10)).len(), 2);
+}
+
+#[test]
+fn account_with_most_agreements_that_are_over_has_its_oldest_forgotten() {
+    let limits = LedgerLimits { agreements: 4, ..LedgerLimits::default() };
+    let mut ledger = AgreementLedger::new(link(), limits);
+    let make = |ledger: &mut AgreementLedger, account: &str, i: i64| {
+        let id = name(&format!("{account}{i}"));
+        let offer = offer(id.as_str(), 1, Some(i), Some(i + 1));
+        let account = name(account);
+        // All of them name the same party.
+        let from = Sender { client: &account, account: &account };
+        ledger.offer_from(from, offer, id, AgreementState::Observed, moment(i)).unwrap();
+        ledger.advance(at(i + 1));
+        ledger.forget_excess().into_iter().map(|agreement| agreement.id).collect::<Vec<_>>()
+    };
+    for i in [0, 1] {
+        assert_eq!(make(&mut ledger, "quiet", i), []);
+    }
+    assert_eq!((make(&mut ledger, "busy", 2), make(&mut ledger, "busy", 3)), (vec![], vec![]));
+    assert_eq!(make(&mut ledger, "busy", 4), [name("busy2")]);
+    assert_eq!(make(&mut ledger, "busy", 5), [name("busy3")]);
+    let left: Vec<_> = ledger.agreements().map(|agreement| agreement.id.clone()).collect();
+    assert_eq!(left, ["busy4", "busy5", "quiet0", "quiet1"].map(name));
+}
+
+#[test]
+fn limits_that_change_bound_the_next_offers() {
+    let limits = LedgerLimits { of_account: 1, ..LedgerLimits::default() };
+    let mut ledger = AgreementLedger::new(link(), limits);
+    accept(&mut ledger, offer("a", 1, None, None), "a");
+    let send =
+        |ledger: &mut AgreementLedger| ledger.offer(offer("b", 1, None, None), name("b"), moment(0));
+    assert!(matches!(send(&mut ledger), Err(Rejection::TooManyAgreements { limit: 1, .. })));
+    ledger.set_limits(LedgerLimits { of_account: 2, ..limits });
+    assert!(send(&mut ledger).is_ok());
+    let pace = ThrottleLimits { party: Pace { burst: 1, every: Duration::from_secs(60) }, ..limits.throttle };
+    ledger.set_limits(LedgerLimits { throttle: pace, ..limits });
+    assert!(matches!(send(&mut ledger), Err(Rejection::TooManyOffers { .. })));
+}
+
+#[test]
+fn no_more_is_promised_than_there_is_after_the_clock_was_a_day_ahead() {
+    let mut ledger = book();
+    accept(&mut ledger, offer("old", 10, None, None), "old");
+    ledger.advance(at(86_400));
+    ledger.advance(at(0));
+    accept(&mut ledger, offer("a", 80, Some(0), Some(3_600)), "a");
+    let calendar = |ledger: &AgreementLedger| ledger.calendar(Direction::Upload).reserved_at(at(60));
+    assert_eq!(calendar(&ledger), BitRate::mbit(90));
+    let second = ledger.offer(offer("b", 80, Some(0), Some(3_600)), name("b"), moment(0)).unwrap_err();
+    assert!(matches!(second, Rejection::Refused(Refusal::NoCapacity(_))), "{second:?}");
+    let same = ledger.offer(offer("a", 1, Some(0), Some(3_600)), name("c"), moment(0)).unwrap_err();
+    assert!(matches!(same, Rejection::SelectorTaken { .. }), "{same:?}");
+    // What is reserved again is given back.
+    for id in ["old", "a"] {
+        ledger.terminate(&name(id), at(60)).unwrap();
+    }
+    assert_eq!(calendar(&ledger), BitRate::ZERO);
 }
 
 #[test]
@@ -524,7 +584,9 @@ fn a_pending_offer_reserves_nothing_until_it_is_accepted() {
     let mut ledger = book();
     let pend = |ledger: &mut AgreementLedger, service: &str, id: &str| {
         let offer = Offer { id: Some(name(service)), ..offer(service, 60, None, None) };
-        ledger.offer_from(&name("client"), offer, name(id), AgreementState::Pending, moment(0))
+        let client = name("client");
+        let from = Sender { client: &client, account: &offer.context.initiator.clone() };
+        ledger.offer_from(from, offer, name(id), AgreementState::Pending, moment(0))
     };
     for (service, id) in [("a", "a1"), ("b", "b1"), ("c", "c1")] {
         assert_eq!(pend(&mut ledger, service, id).unwrap().agreement.state, AgreementState::Pending);
@@ -552,7 +614,9 @@ fn clients_of_one_party_have_a_pace_each() {
     let mut ledger = book();
     let mut send = |client: &str, i: usize| {
         let offer = offer(&format!("s{i}"), 1, None, None);
-        ledger.offer_from(&name(client), offer, name(&format!("a{i}")), AgreementState::Observed, moment(0))
+        let client = name(client);
+        let from = Sender { client: &client, account: &client };
+        ledger.offer_from(from, offer, name(&format!("a{i}")), AgreementState::Observed, moment(0))
     };
     let burst = LedgerLimits::default().throttle.party.burst as usize;
     assert!((0..burst).all(|i| send("uid 0: customer", i).is_ok()));

@@ -235,6 +235,11 @@ impl Calendar {
         }
     }
 
+    /// The moment before which everything is forgotten.
+    pub(crate) fn forgets_until(&self) -> Utc {
+        self.horizon
+    }
+
     /// How many instants of change there are, at most two a reservation.
     #[must_use]
     pub fn instants(&self) -> usize {

@@ -3,7 +3,7 @@
 use weir_units::BitRate;
 
 use super::{
-    AgreementLedger, Rejection,
+    AgreementLedger, LedgerLimits, Rejection,
     check::{check_constraints, check_expiration},
 };
 use crate::{
@@ -61,17 +61,6 @@ impl AgreementLedger {
         if self.entries.contains_key(id) {
             return Err(Rejection::IdTaken { id: id.clone() });
         }
-        let party = &offer.context.initiator;
-        let of_party = self.of_party.get(party).copied().unwrap_or(0);
-        if of_party >= self.limits.of_party {
-            return Err(Rejection::TooManyAgreements {
-                limit: self.limits.of_party,
-                party: Some(party.clone()),
-            });
-        }
-        if self.entries.len() >= self.limits.agreements {
-            return Err(Rejection::TooManyAgreements { limit: self.limits.agreements, party: None });
-        }
         let template = self.template_of(offer)?;
         check_expiration(offer, terms.end)?;
         let request = Request { min: terms.min, max: terms.max, start: terms.start, end: offer.end() };
@@ -101,6 +90,18 @@ impl AgreementLedger {
             offer: offer.clone(),
         };
         Ok((agreement, grant))
+    }
+
+    /// Tests whether there is a place for one more agreement of this account.
+    pub(super) fn check_places(&self, account: &Name) -> Result<(), Rejection> {
+        let LedgerLimits { agreements, of_account, .. } = self.limits;
+        if self.places.open_of(account) >= of_account {
+            return Err(Rejection::TooManyAgreements { limit: of_account, account: Some(account.clone()) });
+        }
+        if self.places.open() >= agreements {
+            return Err(Rejection::TooManyAgreements { limit: agreements, account: None });
+        }
+        Ok(())
     }
 
     fn template_of(&self, offer: &Offer) -> Result<Option<&Template>, Rejection> {

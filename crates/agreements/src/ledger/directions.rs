@@ -204,6 +204,20 @@ impl LinkReservations {
         directions.iter().filter_map(of).max_by_key(|all| all.excess)
     }
 
+    /// Whether times after `now` are forgotten.
+    pub(super) fn is_ahead_of(&self, now: Utc) -> bool {
+        Direction::ALL.into_iter().any(|direction| self.calendar(direction).forgets_until() > now)
+    }
+
+    /// Reserves nothing any more, and forgets no time.
+    pub(super) fn clear(&mut self) {
+        for direction in Direction::ALL {
+            let one = self.of_mut(direction);
+            one.calendar = Calendar::new(*one.calendar.limits());
+            one.claims = SelectorReservations::default();
+        }
+    }
+
     pub(super) fn forget_before(&mut self, at: Utc) {
         Direction::ALL.into_iter().for_each(|direction| self.of_mut(direction).calendar.forget_before(at));
     }

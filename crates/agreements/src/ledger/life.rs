@@ -21,14 +21,16 @@ impl AgreementLedger {
         if state != AgreementState::Pending {
             return Err(IllegalTransition { event: AgreementEvent::Accept, state }.into());
         }
-        let Some(pending) = self.withdraw(id) else { return Err(Rejection::UnknownAgreement(id.clone())) };
+        let Some(LedgerEntry { agreement: pending, account, .. }) = self.take_out(id) else {
+            return Err(Rejection::UnknownAgreement(id.clone()));
+        };
         match self.decide(&pending.offer, id, now) {
             Ok((agreement, Grant { oversubscribed, .. })) => {
-                self.enter(agreement.clone(), Usage::default(), oversubscribed);
+                self.enter(account, agreement.clone(), Usage::default(), oversubscribed);
                 Ok(Accepted { agreement, oversubscribed, repeated: false })
             }
             Err(rejection) => {
-                self.enter(pending, Usage::default(), None);
+                self.enter(account, pending, Usage::default(), None);
                 Err(rejection)
             }
         }
@@ -105,6 +107,8 @@ impl AgreementLedger {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.closed = Some(at);
             self.closed.insert((at, id.clone()));
+            self.places.give_back(&entry.account);
+            self.places.remember(&entry.account, at, id);
         }
     }
 
@@ -113,6 +117,18 @@ impl AgreementLedger {
     pub fn forget_until(&mut self, moment: Utc) -> Vec<Agreement> {
         let mut forgotten = Vec::new();
         while let Some((_, id)) = pop_due(&mut self.closed, moment) {
+            forgotten.extend(self.withdraw(&id));
+        }
+        forgotten
+    }
+
+    /// Forgets agreements that are over while the book has more of them than it may, and returns them. The account
+    /// that has most of them loses its oldest.
+    pub fn forget_excess(&mut self) -> Vec<Agreement> {
+        let mut forgotten = Vec::new();
+        while self.closed.len() > self.limits.agreements
+            && let Some(id) = self.places.first_to_forget().cloned()
+        {
             forgotten.extend(self.withdraw(&id));
         }
         forgotten

@@ -5,6 +5,7 @@ mod check;
 mod directions;
 mod force;
 mod life;
+mod places;
 mod rejection;
 mod reservations;
 mod throttle;
@@ -26,14 +27,15 @@ use crate::{
 };
 use directions::{Bookings, LinkReservations};
 use force::in_force;
+use places::Places;
 
 /// How much a book holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerLimits {
-    /// How many agreements in all, those that are over included until they are forgotten.
+    /// How many agreements that are not over. As many that are over are remembered.
     pub agreements: usize,
-    /// How many of one party.
-    pub of_party: usize,
+    /// How many of one account that are not over.
+    pub of_account: usize,
     /// How many answers to rejected offers are kept, for the same offers sent again.
     pub rejections: usize,
     /// How often offers may come.
@@ -41,10 +43,10 @@ pub struct LedgerLimits {
 }
 
 impl Default for LedgerLimits {
-    /// 100,000 agreements, 1,000 of a party, and the last 4,096 rejections.
+    /// 10,000 agreements, 1,000 of an account, and the last 4,096 rejections.
     fn default() -> LedgerLimits {
         let throttle = ThrottleLimits::default();
-        LedgerLimits { agreements: 100_000, of_party: 1_000, rejections: 4_096, throttle }
+        LedgerLimits { agreements: 10_000, of_account: 1_000, rejections: 4_096, throttle }
     }
 }
 
@@ -55,6 +57,15 @@ pub struct ClockReading {
     pub utc: Utc,
     /// For the pace of offers.
     pub monotonic: Instant,
+}
+
+/// The sender of an offer. Several may speak for one party, or claim to.
+#[derive(Debug, Clone, Copy)]
+pub struct Sender<'a> {
+    /// The name that the pace of offers goes by.
+    pub client: &'a Name,
+    /// The name that its agreements are counted under.
+    pub account: &'a Name,
 }
 
 /// An offer that is accepted.
@@ -82,6 +93,7 @@ pub struct Change {
 #[derive(Debug)]
 struct LedgerEntry {
     agreement: Agreement,
+    account: Name,
     usage: Usage,
     oversubscribed: Option<Oversubscribed>,
     /// While it is observed.
@@ -118,6 +130,7 @@ pub struct AgreementLedger {
     /// In a final state, by when it got there.
     closed: BTreeSet<(Utc, Name)>,
     of_party: BTreeMap<Name, usize>,
+    places: Places,
     answers: BTreeMap<(Name, Name), Answer>,
     rejected: VecDeque<(Name, Name)>,
     throttle: Throttle,
@@ -138,6 +151,7 @@ impl AgreementLedger {
             used_up: BTreeSet::new(),
             closed: BTreeSet::new(),
             of_party: BTreeMap::new(),
+            places: Places::default(),
             answers: BTreeMap::new(),
             rejected: VecDeque::new(),
             throttle: Throttle::new(limits.throttle),
@@ -155,6 +169,12 @@ impl AgreementLedger {
     /// Agreements stay.
     pub fn set_link(&mut self, upload: Limits, download: Option<Limits>) {
         self.reservations.set_limits(upload, download);
+    }
+
+    /// Sets how much the book holds. Agreements stay.
+    pub fn set_limits(&mut self, limits: LedgerLimits) {
+        self.limits = limits;
+        self.throttle.set_limits(limits.throttle);
     }
 
     /// Offers a template, or another one by its id. Agreements stay as they were made.
@@ -201,20 +221,20 @@ impl AgreementLedger {
     /// # Errors
     /// [`Rejection`] with the reason.
     pub fn offer(&mut self, offer: Offer, id: Name, now: ClockReading) -> Result<Accepted, Rejection> {
-        let client = offer.context.initiator.clone();
-        self.offer_from(&client, offer, id, AgreementState::Observed, now)
+        let party = offer.context.initiator.clone();
+        let from = Sender { client: &party, account: &party };
+        self.offer_from(from, offer, id, AgreementState::Observed, now)
     }
 
-    /// As [`AgreementLedger::offer`] for a client that is told apart by another name than its party's, as
-    /// several may speak for one party, or claim to. With [`AgreementState::Pending`] as the
-    /// state, an offer that could be accepted waits for [`AgreementLedger::accept`] or [`AgreementLedger::reject`];
-    /// nothing is reserved for it until then.
+    /// As [`AgreementLedger::offer`] for a sender that has other names than its party's. With
+    /// [`AgreementState::Pending`] as the state, an offer that could be accepted waits for
+    /// [`AgreementLedger::accept`] or [`AgreementLedger::reject`]; nothing is reserved for it until then.
     ///
     /// # Errors
     /// [`Rejection`] with the reason.
     pub fn offer_from(
         &mut self,
-        client: &Name,
+        from: Sender<'_>,
         offer: Offer,
         id: Name,
         state: AgreementState,
@@ -223,7 +243,7 @@ impl AgreementLedger {
         let party = &offer.context.initiator;
         let known = self.of_party.contains_key(party);
         self.throttle
-            .pass(client, known, now.monotonic)
+            .pass(from.client, known, now.monotonic)
             .map_err(|retry_after| Rejection::TooManyOffers { party: party.clone(), retry_after })?;
         let key = offer.id.clone().map(|id| (party.clone(), id));
         if let Some(key) = &key
@@ -231,13 +251,14 @@ impl AgreementLedger {
         {
             return self.repeat(answer, &offer, &key.1);
         }
-        match self.decide(&offer, &id, now.utc) {
+        let decided = self.check_places(from.account).and_then(|()| self.decide(&offer, &id, now.utc));
+        match decided {
             Ok((mut agreement, grant)) => {
                 let oversubscribed = grant.oversubscribed;
                 if state == AgreementState::Pending {
                     (agreement.state, agreement.service_state) = (state, ServiceState::NotReady);
                 }
-                self.enter(agreement.clone(), Usage::default(), oversubscribed);
+                self.enter(from.account.clone(), agreement.clone(), Usage::default(), oversubscribed);
                 Ok(Accepted { agreement, oversubscribed, repeated: false })
             }
             Err(rejection) => {
@@ -280,13 +301,27 @@ impl AgreementLedger {
     }
 
     /// Enters an agreement that was made before, as it was, without a test. One that was
-    /// terminating still waits for [`AgreementLedger::finish_termination`].
+    /// terminating still waits for [`AgreementLedger::finish_termination`]. One that the book does not have
+    /// is counted under its party.
     pub fn restore(&mut self, agreement: Agreement, usage: Usage) {
-        self.withdraw(&agreement.id);
-        self.enter(agreement, usage, None);
+        let known = self.entries.get(&agreement.id).map(|entry| entry.account.clone());
+        let account = known.unwrap_or_else(|| agreement.offer.context.initiator.clone());
+        self.restore_of(account, agreement, usage);
     }
 
-    fn enter(&mut self, agreement: Agreement, usage: Usage, oversubscribed: Option<Oversubscribed>) {
+    /// As [`AgreementLedger::restore`], counted under this account.
+    pub fn restore_of(&mut self, account: Name, agreement: Agreement, usage: Usage) {
+        self.withdraw(&agreement.id);
+        self.enter(account, agreement, usage, None);
+    }
+
+    fn enter(
+        &mut self,
+        account: Name,
+        agreement: Agreement,
+        usage: Usage,
+        oversubscribed: Option<Oversubscribed>,
+    ) {
         let (id, party) = (agreement.id.clone(), agreement.offer.context.initiator.clone());
         if let Some(offer_id) = agreement.offer.id.clone() {
             self.answers.insert((party.clone(), offer_id), Answer::Accepted(id.clone()));
@@ -308,16 +343,30 @@ impl AgreementLedger {
             closed = agreement.until.or(Some(agreement.answered));
             self.closed.extend(closed.map(|moment| (moment, id.clone())));
         }
-        self.entries.insert(id.clone(), LedgerEntry { agreement, usage, oversubscribed, bookings, closed });
+        match closed {
+            Some(moment) => self.places.remember(&account, moment, &id),
+            None => self.places.take(&account),
+        }
+        let entry = LedgerEntry { agreement, account, usage, oversubscribed, bookings, closed };
+        self.entries.insert(id.clone(), entry);
         self.note_quota(&id, usage, None);
     }
 
     /// Takes an agreement out of the book as if it had never been made.
     pub fn withdraw(&mut self, id: &Name) -> Option<Agreement> {
+        self.take_out(id).map(|entry| entry.agreement)
+    }
+
+    fn take_out(&mut self, id: &Name) -> Option<LedgerEntry> {
         self.unlist(id, Utc::MIN);
-        let LedgerEntry { agreement, closed, .. } = self.entries.remove(id)?;
-        if let Some(moment) = closed {
-            self.closed.remove(&(moment, id.clone()));
+        let entry = self.entries.remove(id)?;
+        let LedgerEntry { agreement, account, closed, .. } = &entry;
+        match *closed {
+            Some(moment) => {
+                self.closed.remove(&(moment, id.clone()));
+                self.places.forget(account, moment, id);
+            }
+            None => self.places.give_back(account),
         }
         let context = &agreement.offer.context;
         if let Some(count) = self.of_party.get_mut(&context.initiator) {
@@ -329,7 +378,7 @@ impl AgreementLedger {
         if let Some(offer_id) = agreement.offer.id.clone() {
             self.answers.remove(&(context.initiator.clone(), offer_id));
         }
-        Some(agreement)
+        Some(entry)
     }
 
     /// Takes an observed agreement off the lists of those, and frees its bandwidth from `at` on.
@@ -348,9 +397,12 @@ impl AgreementLedger {
     }
 
     /// Lets agreements begin and end whose time has come, in the order of their times. The calendar
-    /// forgets times before `now`.
+    /// forgets times before `now`. Where the clock was set back it learns again what it forgot too early.
     pub fn advance(&mut self, now: Utc) -> Vec<Change> {
         let mut changes = Vec::new();
+        if self.reservations.is_ahead_of(now) {
+            self.reserve_again();
+        }
         while let Some((_, id)) = pop_due(&mut self.waiting, now) {
             self.active.insert(id.clone());
             changes.extend(self.set(&id, None, ServiceState::Ready));
@@ -362,6 +414,18 @@ impl AgreementLedger {
         }
         self.reservations.forget_before(now);
         changes
+    }
+
+    /// Reserves what the observed agreements promise, in an empty calendar.
+    fn reserve_again(&mut self) {
+        self.reservations.clear();
+        for LedgerEntry { agreement, bookings, .. } in self.entries.values_mut() {
+            let terms = &agreement.offer.terms;
+            let take = |_| {
+                self.reservations.take(terms.direction, terms.min, &agreement.selector, agreement.interval())
+            };
+            *bookings = bookings.take().map(take);
+        }
     }
 
     fn set(

@@ -90,13 +90,13 @@ pub enum Rejection {
         /// The end; none without an end.
         until: Option<Utc>,
     },
-    /// There are as many agreements as may be.
-    #[error("cannot keep more than {limit} agreements{}: let one end or terminate one", of(party.as_ref()))]
+    /// As many agreements as may be are not over.
+    #[error("cannot keep more than {limit} agreements{}: let one end or terminate one", of(account.as_ref()))]
     TooManyAgreements {
         /// How many may be.
         limit: usize,
-        /// Of whom; none if in all.
-        party: Option<Name>,
+        /// The account; none if in all.
+        account: Option<Name>,
     },
     /// Admission refuses.
     #[error(transparent)]
@@ -145,8 +145,8 @@ fn last(until: Option<Utc>) -> String {
     until.map_or("on, without an end".to_owned(), |until| format!("to {until}"))
 }
 
-fn of(party: Option<&Name>) -> String {
-    party.map_or(String::new(), |party| format!(" of {party}"))
+fn of(account: Option<&Name>) -> String {
+    account.map_or(String::new(), |account| format!(" of {account}"))
 }
 
 impl From<&Rejection> for Fault {

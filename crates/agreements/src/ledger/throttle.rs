@@ -73,6 +73,11 @@ impl Throttle {
         Throttle { limits, full_at, by_time, strangers: Instant::default() }
     }
 
+    /// Sets how often offers may come from now on.
+    pub fn set_limits(&mut self, limits: ThrottleLimits) {
+        self.limits = limits;
+    }
+
     /// Lets one pass from `party`, which is `known` if it has an agreement.
     ///
     /// # Errors

@@ -64,7 +64,7 @@ impl Default for Agreements {
             oversubscription: None,
             decide: Decide::Automatic,
             provider: None,
-            most: 100_000,
+            most: 10_000,
             most_of_party: 1_000,
             offers_at_once: 20,
             offers_per_minute: 60,
@@ -110,7 +110,7 @@ impl Agreements {
         let party = Pace { burst: self.offers_at_once, every };
         LedgerLimits {
             agreements: self.most,
-            of_party: self.most_of_party,
+            of_account: self.most_of_party,
             throttle: ThrottleLimits { party, ..ThrottleLimits::default() },
             ..LedgerLimits::default()
         }

@@ -74,7 +74,8 @@ impl Agent {
             }
             AgreementsRequest::Offer(from, offer, reply) => {
                 let Offeror { client, maker, owner, by } = *from;
-                let answer = self.change_agreements(&by, owner, "offer", |a, store| {
+                let answer = self.change_agreements(&by, owner.clone(), "offer", |a, store| {
+                    a.permits_offer(&owner, &offer)?;
                     a.offer(&client, Some(maker), *offer, store, now)
                 });
                 drop(reply.send(answer));
@@ -127,6 +128,8 @@ impl Agent {
             Owner::Any => self.before_change().map(|()| true).map_err(refused)?,
             Owner::Of(_) => self.before_bounded_change().map_err(refused)?,
         };
+        // A class may have been promised something since the last turn.
+        self.admit_both();
         let agreements = self.agreements.as_mut().ok_or_else(words::off)?;
         let answer = act(agreements, &self.store);
         self.keep_agreements();

@@ -120,7 +120,7 @@ impl Agent {
     }
 
     /// Tells the agreements how much is promised to classes, and reports the changes of agreements.
-    fn admit_both(&mut self) {
+    pub(super) fn admit_both(&mut self) {
         let promised = self.classes.promised_to_classes();
         let Some(agreements) = &mut self.agreements else { return };
         agreements.promised_to_classes(Direction::Upload, promised);

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weir_agree::{
     Accepted, Agreement, AgreementLedger, AgreementState, ClockReading, Direction, Directions, Fault,
-    FaultCode, Interval, Monitor, Name, Offer, Rejection, ServiceState, Share, Template, Utc,
+    FaultCode, Interval, Monitor, Name, Offer, Rejection, Sender, ServiceState, Share, Template, Utc,
 };
 use weir_api::{AgreementStatus, CalendarStep, CalendarView, EventKind, InForce, OfferAnswer};
 use weir_units::{BitRate, Instant};
@@ -32,7 +32,7 @@ use super::{
     maker::{Maker, Owner},
     store::{Store, StoreError},
 };
-use crate::config::{self, Agreements as Rules, Config, Decide};
+use crate::config::{self, Agreements as Rules, Config, Decide, RESERVED};
 
 pub use ask::AgreementsRequest;
 pub(super) use enforce::Interval as Delivery;
@@ -144,6 +144,7 @@ impl Agreements {
         let gone: Vec<Name> = self.ledger.templates().map(|t| t.id.clone()).collect();
         gone.iter().for_each(|id| drop(self.ledger.remove_template(id)));
         (self.rules, self.link, self.download) = (rules, link.clone(), link.of_download());
+        self.ledger.set_limits(self.rules.ledger_limits());
         self.offer_templates();
         self.limit();
     }
@@ -202,7 +203,8 @@ impl Agreements {
                     if is_terminating(&agreement) {
                         self.terminating.insert(agreement.id.clone());
                     }
-                    self.ledger.restore(agreement, usage);
+                    let account = account(self.owners.get(&agreement.id), &agreement.offer.context.initiator);
+                    self.ledger.restore_of(account, agreement, usage);
                 }
                 Some(known) if *known != agreement => drop(self.unsaved.insert(agreement.id)),
                 Some(_) => {}
@@ -265,7 +267,9 @@ impl Agreements {
             return Err(words::share_not_offered());
         }
         let id = Name::new(&format!("a-{}", self.next)).map_err(|e| words::not_recorded(&e.to_string()))?;
-        let accepted = match self.ledger.offer_from(client, offer, id.clone(), state, now) {
+        let account = account(owner.as_ref(), &party);
+        let from = Sender { client, account: &account };
+        let accepted = match self.ledger.offer_from(from, offer, id.clone(), state, now) {
             Ok(accepted) => accepted,
             Err(rejection) => {
                 if !matches!(rejection, Rejection::TooManyOffers { .. }) {
@@ -334,6 +338,32 @@ impl Agreements {
             (Owner::Any, _) => Ok(()),
             (Owner::Of(caller), Some(owner)) if owner == caller => Ok(()),
             (Owner::Of(caller), owner) => Err(words::not_owned(id, caller, owner, what)),
+        }
+    }
+
+    /// Whether a caller may make this offer. A caller without the right `admin` offers for packets of one
+    /// container, unless it names a template of the configuration that selects the packets. Where the
+    /// configuration has templates, it names one.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn permits_offer(&self, caller: &Owner, offer: &Offer) -> Result<(), Fault> {
+        let Owner::Of(caller) = caller else { return Ok(()) };
+        let named = offer.context.template_id.as_ref();
+        let is_named = |template: &&Template| Some(&template.id) == named;
+        let template = self.rules.templates.iter().find(is_named);
+        if template.is_none() && !self.rules.templates.is_empty() {
+            return Err(words::no_template(caller, named));
+        }
+        let selector = &offer.terms.selector;
+        if let Some(template) = template.filter(|template| !template.terms.selector.is_empty()) {
+            let is_same = selector.is_empty() || *selector == template.terms.selector;
+            return if is_same { Ok(()) } else { Err(words::other_packets(caller, template)) };
+        }
+        let of_service = Some(&offer.service.name).filter(|_| selector.is_empty());
+        match selector.container.as_ref().or(of_service) {
+            Some(container) if !RESERVED.contains(&container.as_str()) => Ok(()),
+            of => Err(words::not_of_a_container(caller, of)),
         }
     }
 
@@ -441,10 +471,16 @@ impl Agreements {
 
     /// Writes the changes of [`Agreements::advance`], and deletes agreements that ended long ago.
     pub(crate) fn settle(&mut self, store: &Store, now: Utc) {
-        let old: Vec<Name> =
-            self.ledger.forget_until(self.rules.remembers_since(now)).into_iter().map(|a| a.id).collect();
-        if !old.is_empty()
-            && let Err(e) = store.forget_agreements(&old)
+        let old = self.ledger.forget_until(self.rules.remembers_since(now));
+        let excess = self.ledger.forget_excess();
+        let forgotten: Vec<Name> = old.into_iter().chain(excess).map(|agreement| agreement.id).collect();
+        for id in &forgotten {
+            self.owners.remove(id);
+            self.unsaved.remove(id);
+            self.counted.remove(id);
+        }
+        if !forgotten.is_empty()
+            && let Err(e) = store.forget_agreements(&forgotten)
         {
             tracing::warn!("{e}");
         }
@@ -601,6 +637,13 @@ impl Agreements {
             violations: self.monitor.month(&agreement.id).map_or(Vec::new(), |month| month.violations),
         }
     }
+}
+
+/// The name that a maker's agreements are counted under. A user cannot take the places of a party that it
+/// names. Root and programs with a token speak for many parties.
+fn account(maker: Option<&Maker>, party: &Name) -> Name {
+    let own = maker.filter(|maker| !matches!(maker, Maker::User(0) | Maker::Token(_)));
+    own.and_then(|maker| Name::new(&maker.to_string()).ok()).unwrap_or_else(|| party.clone())
 }
 
 fn is_terminating(agreement: &Agreement) -> bool {

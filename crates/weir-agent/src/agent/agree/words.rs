@@ -110,12 +110,39 @@ fn plain_template(
     }
 }
 
+/// The users that may offer anything.
+const MAY: &str = "root may, and so may each user of `admin` in `[access]` of the configuration";
+
+/// The answer to an offer without a template of the configuration.
+pub(super) fn no_template(caller: &Maker, named: Option<&Name>) -> Fault {
+    let named = named.map_or("no template".to_owned(), |id| format!("{id}, which is not one of them"));
+    let message = format!(
+        "{caller} cannot make this offer: it names {named}, and this node has templates (`weir agree templates`):          name one; {MAY}"
+    );
+    Fault::new(FaultCode::Forbidden, message)
+}
+
+/// The answer to an offer of other packets than its template's.
+pub(super) fn other_packets(caller: &Maker, template: &Template) -> Fault {
+    let (id, selector) = (&template.id, &template.terms.selector);
+    let message = format!(
+        "{caller} cannot make this offer: template {id} is for {selector}, and the offer selects other packets: leave          its selector out; {MAY}"
+    );
+    Fault::new(FaultCode::Forbidden, message)
+}
+
+/// The answer to an offer of packets that are not one container's.
+pub(super) fn not_of_a_container(caller: &Maker, of: Option<&Name>) -> Fault {
+    let of = of.map_or("packets of any sender".to_owned(), |of| format!("packets of {of}"));
+    let message = format!(
+        "{caller} cannot make this offer: it is for {of}: offer for a container, or name a template that selects          packets (`weir agree templates`); {MAY}"
+    );
+    Fault::new(FaultCode::Forbidden, message)
+}
+
 /// The answer to a user who asks to change another user's agreement.
 pub(super) fn not_owned(id: &Name, caller: &Maker, owner: Option<&Maker>, what: &str) -> Fault {
     let owner = owner.map_or("its maker is not known".to_owned(), |owner| format!("{owner} made it"));
-    let message = format!(
-        "{caller} cannot {what} {id}: {owner}; root may, and so may each user of `admin` in `[access]` of the \
-         configuration"
-    );
+    let message = format!("{caller} cannot {what} {id}: {owner}; {MAY}");
     Fault::new(FaultCode::Forbidden, message)
 }
