@@ -4,7 +4,7 @@ use nix::sched::{CloneFlags, unshare};
 use weir_api::{Check, Verdict};
 use weir_bpf::{Classifier, Pacer, attach};
 use weir_datapath::engine::{
-    EngineKind,
+    EngineKind, SCHEDULER_MAC,
     selftest::{self, Shares},
 };
 use weir_discovery::cgroup::Cgroup2;
@@ -91,7 +91,7 @@ fn try_out() -> Vec<Check> {
         Ok(netlink) => netlink,
         Err(e) => return vec![bad("netlink", Verdict::Fail, chain(&e), "the kernel needs CONFIG_NETLINK")],
     };
-    let ifb = match netlink.add_ifb("weirtry", "weir doctor", 1) {
+    let ifb = match netlink.add_ifb("weirtry", "weir doctor", SCHEDULER_MAC, 1) {
         Ok(index) => index,
         Err(e) => {
             checks.push(bad(

@@ -239,6 +239,48 @@ fn an_ingress_qdisc_on_the_uplink_is_not_taken_for_a_place_at_egress() {
 }
 
 #[test]
+fn uplink_that_loses_its_place_at_egress_is_told_of_until_it_has_it_again() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+    let config = node.config();
+    node.start(&config);
+    let unshared = |client: &Client| client.class("host").ok()?.not_enforced_because;
+    node.agent().wait_until("catch the host's traffic", unshared).expect("it does");
+    let taken = format!("tc qdisc del dev {UPLINK} clsact && tc qdisc add dev {UPLINK} handle ffff: ingress");
+    node.sh(&["sh", "-c", &taken]);
+    let shared = |client: &Client| client.class("host").ok()?.enforced.then(|| "it counts as shared".into());
+    node.agent().wait_until("tell that the host is not shared", shared).expect("it does");
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(3) {
+        sleep(Duration::from_millis(100));
+        assert!(!node.class("host").enforced, "it says so no longer after {:?}", begin.elapsed());
+    }
+    let why = node.class("host").not_enforced_because.unwrap_or_default();
+    assert!(why.contains("an ingress qdisc is in its place"), "{why}");
+    assert!(node.class("C1").enforced, "{:?}", node.class("C1").not_enforced_because);
+    node.sh(&["tc", "qdisc", "del", "dev", UPLINK, "ingress"]);
+    node.agent().wait_until("catch the host's traffic again", unshared).expect("it does");
+    assert!(node.agent().stop());
+}
+
+#[test]
+fn device_that_a_killed_agent_made_by_half_is_made_again() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+    let before = traces(node.topology.node());
+    node.sh(&["ip", "link", "add", "weir0", "address", "02:77:65:69:72:30", "type", "ifb"]);
+    let config = node.config();
+    node.start(&config);
+    assert!(node.class("C1").enforced, "{:?}", node.class("C1").not_enforced_because);
+    assert!(node.agent().stop());
+    assert_eq!(traces(node.topology.node()), before);
+}
+
+#[test]
 fn agent_with_another_hook_after_a_crash_leaves_no_old_program() {
     if !can_run(&Need::TRAFFIC) {
         return;

@@ -61,12 +61,17 @@ fn own() -> String {
 
 /// A sink at the server, and a sender of TCP in a cgroup of the node.
 fn send(node: &Node, cgroup: &std::path::Path, port: u16) -> (Proc, Proc) {
+    send_by(node, cgroup, port, "-C cubic")
+}
+
+/// The same with these arguments of iperf3.
+fn send_by(node: &Node, cgroup: &std::path::Path, port: u16, how: &str) -> (Proc, Proc) {
     let port_text = port.to_string();
     let mut sink = node.topology.srv().spawn(&["iperf3", "-s", "-1", "-p", &port_text]).expect("it starts");
     wait_until_listening(&mut sink, port).expect("it listens");
     let server: IpAddr = node.topology.server_address(Family::V4);
     let procs = cgroup.join("cgroup.procs");
-    let script = format!("echo $$ > {} && exec iperf3 -c {server} -p {port} -t 60 -C cubic", procs.display());
+    let script = format!("echo $$ > {} && exec iperf3 -c {server} -p {port} -t 60 {how}", procs.display());
     let sender = node.topology.node().spawn(&["sh", "-c", &script]).expect("it starts");
     (sink, sender)
 }
@@ -135,6 +140,36 @@ fn unit_is_shaped_at_once_also_after_each_restart() {
     let raised = measure_once(|| rate(&node, "backup", second), |rate| (rate / 20.0 - 1.0).abs() < 0.02);
     println!("{limited:.2} Mbit/s with a maximum of 5, and {raised:.2} with one of 20 set while it runs");
     assert!((raised / 20.0 - 1.0).abs() < 0.02, "{raised:.2} Mbit/s with a maximum of 20");
+    drop((sender, sink));
+}
+
+/// Packets of a unit in the shape of DHCP are control traffic up to 20 kbit/s, and count in its class beyond that.
+#[test]
+fn unit_does_not_leave_its_maximum_in_the_shape_of_control_traffic() {
+    if !can_run(&Need::TRAFFIC) || !can_run(&[Need::Cgroup2]) {
+        return;
+    }
+    let mut node = Node::build(&Spec { mode: Mode::Routed, ..Spec::default() });
+    let mut units = Units::new();
+    let slice = format!("{}.slice", own());
+    let unit = format!("{}-dhcp.service", own());
+    node.start(
+        &node.config().sections(&format!("[[class]]\nname = \"dhcp\"\nunit = \"{unit}\"\nmax = \"5mbit\"\n")),
+    );
+    units.make(&slice);
+    let dir = units.make(&format!("{slice}/{unit}"));
+    until_enforced(&node, "dhcp");
+    let (sink, sender) = send_by(&node, &dir, 67, "--udp --bitrate 40M --length 1200 --cport 68");
+    sleep(Duration::from_secs(1));
+    let time = Duration::from_secs(2);
+    let measure = || {
+        let control = node.class("control").bytes.0;
+        (rate(&node, "dhcp", time), node.class("control").bytes.0 - control)
+    };
+    let is_held = |(rate, control): &(f64, u64)| (rate / 5.0 - 1.0).abs() < 0.02 && *control < 12_000;
+    let held = measure_once(measure, is_held);
+    println!("{:.2} Mbit/s in its class, and {} bytes of control traffic in {time:?}", held.0, held.1);
+    assert!(is_held(&held), "{held:?}");
     drop((sender, sink));
 }
 

@@ -172,13 +172,20 @@ impl Netlink {
         }))
     }
 
-    /// Creates an ifb device with this number of transmit queues, writes its purpose to its alias and
-    /// sets it up.
+    /// Creates an ifb device with this hardware address and number of transmit queues, writes its purpose to
+    /// its alias and sets it up. The kernel takes the address together with the device, and the alias only
+    /// after it.
     ///
     /// # Errors
     /// [`NetlinkError`]: `EEXIST` if the name is taken, `EOPNOTSUPP` without `CONFIG_IFB`.
-    pub fn add_ifb(&mut self, name: &str, alias: &str, queues: u32) -> Result<u32, NetlinkError> {
-        self.add_device("ifb", name, alias, queues)
+    pub fn add_ifb(
+        &mut self,
+        name: &str,
+        alias: &str,
+        mac: [u8; 6],
+        queues: u32,
+    ) -> Result<u32, NetlinkError> {
+        self.add_device("ifb", name, alias, mac, queues)
     }
 
     /// Creates a macvtap device on top of another one, names its purpose in its alias and sets it up.
@@ -225,15 +232,26 @@ impl Netlink {
         Ok(index)
     }
 
-    fn add_device(&mut self, kind: &str, name: &str, alias: &str, queues: u32) -> Result<u32, NetlinkError> {
+    fn add_device(
+        &mut self,
+        kind: &str,
+        name: &str,
+        alias: &str,
+        mac: [u8; 6],
+        queues: u32,
+    ) -> Result<u32, NetlinkError> {
+        const IFLA_ADDRESS: u16 = 1;
         const IFLA_IFNAME: u16 = 3;
         const IFLA_LINKINFO: u16 = 18;
         const IFLA_IFALIAS: u16 = 20;
         const IFLA_INFO_KIND: u16 = 1;
         let mut body = Attrs::after(&ifinfo(0, 0, 0));
-        body.put_str(IFLA_IFNAME, name).put_u32(IFLA_NUM_TX_QUEUES, queues).nest(IFLA_LINKINFO, |info| {
-            info.put_str(IFLA_INFO_KIND, kind);
-        });
+        body.put(IFLA_ADDRESS, &mac).put_str(IFLA_IFNAME, name).put_u32(IFLA_NUM_TX_QUEUES, queues).nest(
+            IFLA_LINKINFO,
+            |info| {
+                info.put_str(IFLA_INFO_KIND, kind);
+            },
+        );
         self.call(Request {
             kind: RTM_NEWLINK,
             flags: NLM_F_CREATE | NLM_F_EXCL,
@@ -379,7 +397,7 @@ mod tests {
     fn a_kernel_without_the_device_is_told_what_it_lacks() {
         let made = std::thread::spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
-            Some(Netlink::open().unwrap().add_device("nosuch", "weir0", "alias", 1))
+            Some(Netlink::open().unwrap().add_device("nosuch", "weir0", "alias", [2; 6], 1))
         });
         let Some(made) = made.join().unwrap() else {
             println!("SKIPPED: making a network namespace needs CAP_SYS_ADMIN");

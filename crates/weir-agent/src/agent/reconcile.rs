@@ -38,6 +38,8 @@ impl Datapath {
             effects = effects.and(Effects::event(EventKind::Repaired, message));
         }
         let unrepaired = failure.map(|e| chain(&e));
+        // An uplink may be among what could not be repaired.
+        effects = effects.and(Effects::rediscover(unrepaired.is_some()));
         if self.unrepaired != unrepaired {
             self.unrepaired.clone_from(&unrepaired);
             effects = unrepaired.into_iter().fold(effects, |all, why| all.and(not_enforced(why)));

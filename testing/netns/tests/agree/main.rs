@@ -141,6 +141,12 @@ fn offer_in_xml_becomes_a_class_until_the_agreement_ends(engine: EngineKind) {
         set.stderr
     );
 
+    // An offer knows what a class was promised a moment before.
+    node.weir(&["set", &node.name("C2"), "min=30mbit"]);
+    let fault = node.client().offer(&offer(&node.name("C3"), 25, 25)).expect_err("0.25 Mbit/s are free");
+    assert!(matches!(&fault, ClientError::Fault(fault) if fault.code.name() == "no-capacity"), "{fault}");
+    node.weir(&["undo"]);
+
     node.agent().kill();
     sleep(Duration::from_millis(300));
     check("without an agent", &streams, &labels, &agreed);

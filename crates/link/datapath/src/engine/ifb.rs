@@ -8,6 +8,8 @@ use weir_netlink::{Link, Netlink, NetlinkError, tc::Qdisc};
 use weir_units::{LinkHeader, TcHandle};
 
 const ALIAS: &str = "weir scheduler of ";
+/// The hardware address of weir's devices: a local one with the letters `weir`. They use it for nothing else.
+pub const SCHEDULER_MAC: [u8; 6] = *b"\x02weir0";
 
 /// A link that is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,8 +120,8 @@ impl Ifb {
 /// Whether a device of weir's name is weir's.
 fn is_weirs(found: &Link) -> bool {
     let is_marked = found.alias.as_deref().is_some_and(|alias| alias.starts_with(ALIAS));
-    // The kernel takes the alias only after the device is there. An agent may be killed in between.
-    let is_half_made = found.alias.is_none() && !found.up;
+    // An agent may be killed before it writes the alias.
+    let is_half_made = found.alias.is_none() && found.mac == SCHEDULER_MAC;
     found.kind.as_deref() == Some("ifb") && (is_marked || is_half_made)
 }
 
@@ -183,11 +185,11 @@ fn find_or_make(
         // Another link's packets may have other headers, and its classes other rates.
         Ok(found) if is_weirs(&found) => {
             netlink.delete_link(found.index, name)?;
-            Ok((netlink.add_ifb(name, alias, wanted)?, wanted, true))
+            Ok((netlink.add_ifb(name, alias, SCHEDULER_MAC, wanted)?, wanted, true))
         }
         Ok(_) => Err(EngineError::NameTaken { name: name.to_owned() }),
         Err(NetlinkError::Refused { errno: nix::errno::Errno::ENODEV, .. }) => {
-            Ok((netlink.add_ifb(name, alias, wanted)?, wanted, true))
+            Ok((netlink.add_ifb(name, alias, SCHEDULER_MAC, wanted)?, wanted, true))
         }
         Err(e) => Err(e.into()),
     }

@@ -117,7 +117,8 @@ const MAY: &str = "root may, and so may each user of `admin` in `[access]` of th
 pub(super) fn no_template(caller: &Maker, named: Option<&Name>) -> Fault {
     let named = named.map_or("no template".to_owned(), |id| format!("{id}, which is not one of them"));
     let message = format!(
-        "{caller} cannot make this offer: it names {named}, and this node has templates (`weir agree templates`):          name one; {MAY}"
+        "{caller} cannot make this offer: it names {named}, and this node has templates (`weir agree templates`): \
+         name one; {MAY}"
     );
     Fault::new(FaultCode::Forbidden, message)
 }
@@ -126,7 +127,8 @@ pub(super) fn no_template(caller: &Maker, named: Option<&Name>) -> Fault {
 pub(super) fn other_packets(caller: &Maker, template: &Template) -> Fault {
     let (id, selector) = (&template.id, &template.terms.selector);
     let message = format!(
-        "{caller} cannot make this offer: template {id} is for {selector}, and the offer selects other packets: leave          its selector out; {MAY}"
+        "{caller} cannot make this offer: template {id} is for {selector}, and the offer selects other packets: leave \
+         its selector out; {MAY}"
     );
     Fault::new(FaultCode::Forbidden, message)
 }
@@ -135,7 +137,8 @@ pub(super) fn other_packets(caller: &Maker, template: &Template) -> Fault {
 pub(super) fn not_of_a_container(caller: &Maker, of: Option<&Name>) -> Fault {
     let of = of.map_or("packets of any sender".to_owned(), |of| format!("packets of {of}"));
     let message = format!(
-        "{caller} cannot make this offer: it is for {of}: offer for a container, or name a template that selects          packets (`weir agree templates`); {MAY}"
+        "{caller} cannot make this offer: it is for {of}: offer for a container, or name a template that selects \
+         packets (`weir agree templates`); {MAY}"
     );
     Fault::new(FaultCode::Forbidden, message)
 }

@@ -97,8 +97,13 @@ impl Attachments {
                 self.repair_beside(link, index, &device, repairs);
                 repairs.devices.push(device);
             }
-            Err(e) if e.is_gone() => self.lose_uplink(link),
-            Err(e) => repairs.fail(e),
+            // The next discovery catches it, or says for as long as it cannot why the host is not shared.
+            Err(e) => {
+                self.lose_uplink(link);
+                if !e.is_gone() {
+                    repairs.fail(e);
+                }
+            }
         }
     }
 }

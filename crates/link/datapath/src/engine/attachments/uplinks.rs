@@ -139,7 +139,7 @@ impl Attachments {
         beside.and(caught)
     }
 
-    /// Forgets that a link's egress is caught, because its device has gone.
+    /// Forgets that a link's egress is caught, because its filter cannot be put back.
     pub(super) fn lose_uplink(&mut self, link: u32) {
         self.of(link).uplink = None;
     }
