@@ -71,6 +71,12 @@ pub enum Unavailable {
         /// How.
         why: String,
     },
+    /// An answer without the state of a container.
+    #[error("{request} does not tell whether it runs: its shim may hang")]
+    NoState {
+        /// The request.
+        request: String,
+    },
     /// An answer that is not what the API says.
     #[error("cannot understand the answer to {request}: {why}")]
     Garbled {

@@ -69,6 +69,11 @@ impl Unavailable {
     fn is_unknown(&self) -> bool {
         matches!(self, Unavailable::Refused { status, .. } if status == "5")
     }
+
+    /// Whether the shim of a container did not answer containerd (gRPC's status 2, 4 or 14).
+    fn is_shims(&self) -> bool {
+        matches!(self, Unavailable::Refused { status, .. } if ["2", "4", "14"].contains(&status.as_str()))
+    }
 }
 
 // As in containerd's api/services/{namespaces,containers,images}/v1: a list is field 1 of its answer.

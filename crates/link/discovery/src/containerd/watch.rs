@@ -11,7 +11,8 @@ use std::{
 use prost::Message;
 use tokio::{
     sync::watch::{self, Sender},
-    time::{Instant, timeout, timeout_at},
+    task::JoinSet,
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
@@ -22,7 +23,7 @@ use super::{
 };
 use crate::{
     Source, Warning, labels,
-    node::Node,
+    node::{Node, is_process_of},
     runtime::{self, Pauses, Snapshot, Watcher},
 };
 
@@ -42,6 +43,11 @@ const TOPICS: [&str; 6] = [
 const MAX_CHANGED: usize = 64;
 /// The time after the first list when all is listed again: the stream of events may have begun after that list.
 const SECOND_LIST: Duration = Duration::from_secs(1);
+/// The pause before a container that containerd did not tell of is asked about again.
+const SECOND_TRY: Duration = Duration::from_secs(5);
+
+const LIST_TASKS: &str = "containerd.services.tasks.v1.Tasks/List";
+const GET_TASK: &str = "containerd.services.tasks.v1.Tasks/Get";
 
 /// How to follow containerd.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +83,8 @@ impl Options {
 pub fn watch(options: Options) -> Watcher {
     let (sender, snapshots) = watch::channel(Snapshot::default());
     let socket = options.socket.clone();
-    let watch = Watch { options, node: Node::here(), sender, entries: BTreeMap::new() };
+    let (node, entries, doubtful) = (Node::here(), BTreeMap::new(), BTreeMap::new());
+    let watch = Watch { options, node, sender, entries, doubtful };
     // Its events come at once.
     Watcher::new(Source::Containerd, socket, snapshots, Arc::default(), tokio::spawn(watch.run()))
 }
@@ -129,9 +136,48 @@ struct Process {
 }
 
 impl Process {
-    /// Its id, unless it has ended: created, running, paused or being paused.
-    fn lives(&self) -> Option<u32> {
-        (self.pid != 0 && matches!(self.status, 1 | 2 | 4 | 5)).then_some(self.pid)
+    /// The state that containerd gives it. It says 0, unknown, while the shim does not answer.
+    fn state(&self) -> Task {
+        match self.status {
+            0 => Task::Unknown,
+            1 | 2 | 4 | 5 if self.pid != 0 => Task::Lives(self.pid),
+            _ => Task::Ended,
+        }
+    }
+}
+
+/// The state of a container's task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Task {
+    /// It is created, running, paused or being paused, and this is its process.
+    Lives(u32),
+    Ended,
+    /// containerd does not know, because the shim does not answer.
+    Unknown,
+    /// The list of tasks leaves it out: it has ended, or the shim does not answer.
+    Unlisted,
+}
+
+/// The consequence of a task's state for what is known of its container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// The container is read with this process.
+    Read(u32),
+    /// The container stays as it was, and containerd is asked again.
+    Keep,
+    /// The container is not running.
+    Forget,
+    /// The container has no known process, and containerd is asked again.
+    ForgetAndAsk,
+}
+
+/// Decides by a task's state. `has_process` says whether the container still has the process that it had.
+fn judge(task: Task, has_process: impl Fn() -> bool) -> Verdict {
+    match task {
+        Task::Lives(pid) => Verdict::Read(pid),
+        Task::Unknown | Task::Unlisted if has_process() => Verdict::Keep,
+        Task::Unknown => Verdict::ForgetAndAsk,
+        Task::Ended | Task::Unlisted => Verdict::Forget,
     }
 }
 
@@ -142,8 +188,10 @@ struct Watch {
     options: Options,
     node: Node,
     sender: Sender<Snapshot>,
-    /// The containers that have a process.
-    entries: BTreeMap<Key, Entry>,
+    /// The containers that have a process, with its number.
+    entries: BTreeMap<Key, (u32, Entry)>,
+    /// The containers that containerd did not tell of, and how.
+    doubtful: BTreeMap<Key, runtime::Unavailable>,
 }
 
 impl Watch {
@@ -170,32 +218,44 @@ impl Watch {
         within(&mut Box::pin(self.list(&mut client))).await?;
         self.publish();
         let mut everything = Instant::now() + SECOND_LIST;
+        let mut probes = JoinSet::new();
         loop {
-            match self.changes(&mut events, everything).await? {
-                Some(changed) => {
-                    for key in changed {
-                        within(&mut Box::pin(self.read(&mut client, key))).await?;
-                    }
+            if probes.is_empty() && !self.doubtful.is_empty() {
+                let keys = self.doubtful.keys().cloned().collect();
+                probes.spawn(answering(self.options.socket.clone(), limit, keys));
+            }
+            let changed = self.changes(&mut events, &mut probes, everything).await?;
+            if changed.len() > MAX_CHANGED || everything <= Instant::now() {
+                within(&mut Box::pin(self.list(&mut client))).await?;
+                everything = Instant::now() + self.options.refresh;
+            } else {
+                for key in changed {
+                    within(&mut Box::pin(self.read(&mut client, key))).await?;
                 }
-                None => {
-                    within(&mut Box::pin(self.list(&mut client))).await?;
-                    everything = Instant::now() + self.options.refresh;
-                }
+                self.forget_ended();
             }
             self.publish();
         }
     }
 
-    /// Waits for a change, and gathers those that follow at once. `None` if all containers are to be listed: they are
-    /// due, or too many changed.
+    /// Waits for a change or for the end of a probe, and gathers the changes that follow at once.
     async fn changes(
         &self,
         events: &mut Stream,
+        probes: &mut JoinSet<BTreeSet<Key>>,
         until: Instant,
-    ) -> Result<Option<BTreeSet<Key>>, Unavailable> {
+    ) -> Result<BTreeSet<Key>, Unavailable> {
         let mut changed = BTreeSet::new();
         let mut end = until;
-        while let Ok(envelope) = timeout_at(end, events.next::<Envelope>()).await {
+        loop {
+            let envelope = tokio::select! {
+                envelope = timeout_at(end, events.next::<Envelope>()) => envelope,
+                Some(answering) = probes.join_next() => {
+                    changed.extend(answering.unwrap_or_default());
+                    break;
+                }
+            };
+            let Ok(envelope) = envelope else { break };
             let Envelope { namespace, event } = envelope?;
             let about = event.and_then(|event| About::decode(&*event.value).ok());
             if let Some(About { container }) = about.filter(|about| !about.container.is_empty())
@@ -207,64 +267,98 @@ impl Watch {
                 changed.insert((namespace, container));
             }
         }
-        let is_due = changed.is_empty() || changed.len() > MAX_CHANGED;
-        Ok((!is_due).then_some(changed))
+        Ok(changed)
     }
 
     /// Reads all containers of all namespaces.
     async fn list(&mut self, client: &mut Client) -> Result<(), Unavailable> {
-        let mut entries = BTreeMap::new();
+        let mut listed = BTreeSet::new();
         for namespace in namespaces(client).await?.into_iter().filter(|name| !is_dockers(name)) {
-            let tasks: List<Process> =
-                client.call("containerd.services.tasks.v1.Tasks/List", &namespace, &Nothing {}).await?;
-            if tasks.entries.is_empty() {
+            let tasks: List<Process> = client.call(LIST_TASKS, &namespace, &Nothing {}).await?;
+            if tasks.entries.is_empty() && !self.entries.keys().any(|(known, _)| *known == namespace) {
                 continue;
             }
             let id = |task: &Process| match task.container.as_str() {
                 "" => task.id.clone(),
                 container => container.to_owned(),
             };
-            let pids: BTreeMap<String, u32> =
-                tasks.entries.iter().filter_map(|task| Some((id(task), task.lives()?))).collect();
+            let states: BTreeMap<String, Task> =
+                tasks.entries.iter().map(|task| (id(task), task.state())).collect();
             let containers: List<Told> = client
                 .call("containerd.services.containers.v1.Containers/List", &namespace, &Nothing {})
                 .await?;
             for told in containers.entries {
-                let Some(pid) = pids.get(&told.id) else { continue };
+                let task = states.get(&told.id).copied().unwrap_or(Task::Unlisted);
                 let key = (namespace.clone(), told.id.clone());
-                entries.insert(key, self.entry(client, &namespace, told, *pid).await?);
+                listed.insert(key.clone());
+                self.take(client, key, (task, LIST_TASKS), told).await?;
             }
         }
-        self.entries = entries;
+        self.entries.retain(|key, _| listed.contains(key));
+        self.doubtful.retain(|key, _| listed.contains(key));
         Ok(())
     }
 
     /// Reads one container.
     async fn read(&mut self, client: &mut Client, key: Key) -> Result<(), Unavailable> {
         let (namespace, id) = &key;
+        let task = task(client, namespace, id).await?;
         let question = ById { id: id.clone() };
-        let task =
-            client.call::<One<Process>>("containerd.services.tasks.v1.Tasks/Get", namespace, &question).await;
         let told = client
             .call::<One<Told>>("containerd.services.containers.v1.Containers/Get", namespace, &question)
             .await;
-        let (task, told) = match (task, told) {
-            (Err(why), _) | (_, Err(why)) if why.is_unknown() => {
+        let told = match told {
+            Err(why) if why.is_unknown() => None,
+            told => told?.entry,
+        };
+        match told {
+            Some(told) => self.take(client, key, (task, GET_TASK), told).await,
+            None => {
                 self.entries.remove(&key);
+                self.doubtful.remove(&key);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes what containerd says of a container, and of its task in the answer to `asked`.
+    async fn take(
+        &mut self,
+        client: &mut Client,
+        key: Key,
+        (task, asked): (Task, &str),
+        told: Told,
+    ) -> Result<(), Unavailable> {
+        self.doubtful.remove(&key);
+        let verdict = judge(task, || self.has_process(&key));
+        match verdict {
+            Verdict::Read(pid) => {
+                let entry = self.entry(client, &key.0, told, pid).await?;
+                self.entries.insert(key, (pid, entry));
                 return Ok(());
             }
-            (task, told) => (task?.entry, told?.entry),
-        };
-        match (task.and_then(|task| task.lives()), told) {
-            (Some(pid), Some(told)) => {
-                let entry = self.entry(client, namespace, told, pid).await?;
-                self.entries.insert(key, entry);
-            }
-            _ => {
+            Verdict::Keep => {}
+            Verdict::Forget | Verdict::ForgetAndAsk => {
                 self.entries.remove(&key);
             }
         }
+        if verdict != Verdict::Forget {
+            self.doubtful.insert(key, runtime::Unavailable::NoState { request: asked.to_owned() });
+        }
         Ok(())
+    }
+
+    /// Whether a container still has the process that it had.
+    fn has_process(&self, key: &Key) -> bool {
+        self.entries.get(key).is_some_and(|(pid, _)| is_process_of(&key.1, *pid, &self.node))
+    }
+
+    /// Forgets the doubtful containers whose process has ended.
+    fn forget_ended(&mut self) {
+        let ended: Vec<Key> = self.doubtful.keys().filter(|key| !self.has_process(key)).cloned().collect();
+        for key in ended {
+            self.entries.remove(&key);
+        }
     }
 
     async fn entry(
@@ -285,7 +379,7 @@ impl Watch {
 
     fn publish(&self) {
         let mut fresh = Snapshot { error: None, ..Snapshot::default() };
-        for entry in self.entries.values() {
+        for (_, entry) in self.entries.values() {
             match entry {
                 Entry::InPod => {}
                 Entry::Class { found, bad } => {
@@ -297,8 +391,39 @@ impl Watch {
                 Entry::Unplaced(why) => fresh.warnings.push(why.clone()),
             }
         }
+        let doubts = self.doubtful.iter();
+        let warning = |((_, id), why): (&Key, &runtime::Unavailable)| Warning::NoAnswer {
+            id: id.clone(),
+            why: why.clone(),
+        };
+        fresh.warnings.extend(doubts.map(warning));
         runtime::publish(&self.sender, fresh);
     }
+}
+
+/// Asks about the task of a container.
+async fn task(client: &mut Client, namespace: &str, id: &str) -> Result<Task, Unavailable> {
+    let question = ById { id: id.to_owned() };
+    match client.call::<One<Process>>(GET_TASK, namespace, &question).await {
+        Err(why) if why.is_unknown() => Ok(Task::Ended),
+        Err(why) if why.is_shims() => Ok(Task::Unknown),
+        answer => Ok(answer?.entry.map_or(Task::Ended, |task| task.state())),
+    }
+}
+
+/// Asks about doubtful containers after a pause; those that containerd tells of again. A connection of its own leaves
+/// the changes of other containers in time: containerd waits 2 s for a shim that hangs.
+async fn answering(socket: PathBuf, limit: Duration, keys: Vec<Key>) -> BTreeSet<Key> {
+    sleep(SECOND_TRY).await;
+    let Ok(Ok(mut client)) = timeout(limit, Client::connect(&socket)).await else { return BTreeSet::new() };
+    let mut answering = BTreeSet::new();
+    for (namespace, id) in keys {
+        let state = timeout(limit, task(&mut client, &namespace, &id)).await;
+        if matches!(state, Ok(Ok(Task::Lives(_) | Task::Ended))) {
+            answering.insert((namespace, id));
+        }
+    }
+    answering
 }
 
 impl From<Unavailable> for runtime::Unavailable {
@@ -315,5 +440,29 @@ impl From<Unavailable> for runtime::Unavailable {
             }
             Unavailable::Broken { method, why } => runtime::Unavailable::broken(method, why),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_of_unknown_state_ends_with_its_process_alone() {
+        let task = |status, pid| Process { status, pid, ..Process::default() }.state();
+        for (status, pid, want) in [
+            (1, 7, Verdict::Read(7)),
+            (2, 7, Verdict::Read(7)),
+            (4, 7, Verdict::Read(7)),
+            (5, 7, Verdict::Read(7)),
+            (2, 0, Verdict::Forget),
+            (3, 7, Verdict::Forget),
+            (0, 0, Verdict::Keep),
+        ] {
+            assert_eq!(judge(task(status, pid), || true), want, "{status} {pid}");
+        }
+        assert_eq!(judge(Task::Unlisted, || true), Verdict::Keep);
+        assert_eq!(judge(Task::Unlisted, || false), Verdict::Forget);
+        assert_eq!(judge(task(0, 0), || false), Verdict::ForgetAndAsk);
     }
 }
