@@ -1,7 +1,7 @@
 //! From what containerd says of a container to where its packets can be caught.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
@@ -29,6 +29,9 @@ const WISHES: [&str; 7] = ["weight", "min", "max", "down.weight", "down.min", "d
 
 /// Labels by key.
 pub(super) type Labels = BTreeMap<String, String>;
+
+/// The labels that a container has from its image: values by key.
+pub(super) type Inherited = BTreeMap<String, BTreeSet<String>>;
 
 // As in containerd's api/services/{containers,tasks}/v1 and api/types/task.
 
@@ -98,6 +101,29 @@ pub(super) fn wishes(told: &Told) -> Labels {
     wishes
 }
 
+/// The labels that a container has from its image, by this reading and `earlier` ones.
+///
+/// containerd knows a container's image by name. The name may mean another image by now, or none, so an earlier answer
+/// stays.
+pub(super) fn inherited<E>(
+    earlier: Option<&Inherited>,
+    labels: &Labels,
+    images: Result<Vec<Labels>, E>,
+) -> Result<Inherited, E> {
+    let images = match (images, earlier) {
+        (Ok(images), _) => images,
+        (Err(_), Some(earlier)) => return Ok(earlier.clone()),
+        (Err(why), None) => return Err(why),
+    };
+    let mut inherited = earlier.cloned().unwrap_or_default();
+    for (key, value) in labels.iter().filter(|(key, _)| labels::is_ours(key)) {
+        if images.iter().any(|image| image.get(key) == Some(value)) {
+            inherited.entry(key.clone()).or_default().insert(value.clone());
+        }
+    }
+    Ok(inherited)
+}
+
 /// A specification that cannot be read counts as empty.
 fn spec(told: &Told) -> Spec {
     let json = told.spec.as_ref().map(|spec| spec.value.as_slice()).unwrap_or_default();
@@ -125,12 +151,12 @@ fn name(namespace: &str, told: &Told) -> String {
 }
 
 impl Entry {
-    /// Reads what containerd says of a container with a process. `images` are the labels of its image.
+    /// Reads what containerd says of a container with a process.
     pub(super) fn read(
         namespace: &str,
         told: Told,
         pid: u32,
-        images: Result<Vec<Labels>, String>,
+        inherited: Result<&Inherited, String>,
         node: &Node,
     ) -> Entry {
         let is = |kind: &str| told.labels.get("io.cri-containerd.kind").is_some_and(|is| is == kind);
@@ -151,17 +177,13 @@ impl Entry {
             labels.contains_key(&key) && !told.labels.contains_key(&key)
         });
         let asked_by = by_annotation.map(|key| (key, format!("annotation weir.{key}"))).collect();
-        let from_image = match images {
-            Ok(images) => FromImage::Keys(
-                images
-                    .iter()
-                    .filter_map(|image| match FromImage::compare(&told.labels, image) {
-                        FromImage::Keys(keys) => Some(keys),
-                        FromImage::Unknown(_) => None,
-                    })
-                    .flatten()
-                    .collect(),
-            ),
+        let from_image = match inherited {
+            Ok(inherited) => {
+                let is_images = |(key, value): &(&String, &String)| {
+                    inherited.get(*key).is_some_and(|values| values.contains(*value))
+                };
+                FromImage::Keys(told.labels.iter().filter(is_images).map(|(key, _)| key.clone()).collect())
+            }
             Err(why) => FromImage::Unknown(why),
         };
         let (policy, group, bad) = labels::parse(&labels);
@@ -242,7 +264,7 @@ mod tests {
 
     #[track_caller]
     fn class(namespace: &str, told: Told, pid: u32) -> Found {
-        match Entry::read(namespace, told, pid, Ok(Vec::new()), &node()) {
+        match Entry::read(namespace, told, pid, Ok(&Inherited::new()), &node()) {
             Entry::Class { found, .. } => *found,
             other => panic!("{other:?}"),
         }
@@ -266,7 +288,7 @@ mod tests {
         assert_eq!(found.policy.weight, weir_share::Weight::new(3).ok());
         assert!(matches!(found.location, Location::Netns(NetnsRef { id: NsId { ino: 1, .. }, .. })));
         let inner = told("c2", &[("io.cri-containerd.kind", "container")], spec);
-        assert_eq!(Entry::read("k8s.io", inner, 1, Ok(Vec::new()), &node()), Entry::InPod);
+        assert_eq!(Entry::read("k8s.io", inner, 1, Ok(&Inherited::new()), &node()), Entry::InPod);
         let hosted = class("k8s.io", told("c9", &pod, "{}"), 9);
         assert_eq!(hosted.location, Location::HostNetwork { cgroup: "/kubepods/podU".into(), pid: 9 });
     }
@@ -277,7 +299,7 @@ mod tests {
         assert_eq!(found.name, "web");
         assert!(matches!(found.location, Location::Netns(NetnsRef { id: NsId { ino: 7, .. }, .. })));
         assert_eq!(class("buildkit", told("c7", &[], "{}"), 7).name, "c7@buildkit");
-        let another = Entry::read("default", told("c8", &[], "{}"), 7, Ok(Vec::new()), &node());
+        let another = Entry::read("default", told("c8", &[], "{}"), 7, Ok(&Inherited::new()), &node());
         assert!(matches!(another, Entry::Unplaced(Warning::NoNetns { .. })), "{another:?}");
     }
 
@@ -291,7 +313,7 @@ mod tests {
             (0..1000).map(|i| (format!("weir.x{i}"), "-1e99".to_owned())).collect();
         let many: Vec<(&str, &str)> = many.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         let wild = [&many[..], &[("weir.weight", "99999999999999999999"), ("weir.max", "5mbit")]].concat();
-        match Entry::read("default", told("c7", &wild, "{}"), 7, Ok(Vec::new()), &node()) {
+        match Entry::read("default", told("c7", &wild, "{}"), 7, Ok(&Inherited::new()), &node()) {
             Entry::Class { found, bad } => {
                 assert_eq!((found.policy.weight, bad.len()), (None, 1001));
                 assert_eq!(found.policy.max, Some(weir_units::BitRate::mbit(5)));
@@ -307,12 +329,38 @@ mod tests {
     fn an_annotation_counts_and_a_label_of_the_image_is_told_apart() {
         let spec = r#"{"annotations":{"weir.weight":"5","weir.max":"9mbit"}}"#;
         let labels = [("weir.max", "4mbit"), ("weir.min", "1mbit")];
+        let told = told("c7", &labels, spec);
         let image = Labels::from([("weir.min".to_owned(), "1mbit".to_owned())]);
-        let read = Entry::read("default", told("c7", &labels, spec), 7, Ok(vec![image]), &node());
+        let inherited = inherited::<()>(None, &told.labels, Ok(vec![image])).unwrap();
+        let read = Entry::read("default", told, 7, Ok(&inherited), &node());
         let Entry::Class { found, .. } = read else { panic!("{read:?}") };
         assert_eq!(found.policy.weight, weir_share::Weight::new(5).ok());
         assert_eq!(found.policy.max, Some(weir_units::BitRate::mbit(4)));
         assert!(found.from_image.has("weir.min") && !found.from_image.has("weir.max"));
         assert_eq!(found.asked_by, BTreeMap::from([("weight", "annotation weir.weight".to_owned())]));
+    }
+
+    #[test]
+    fn labels_of_an_image_stay_the_images_when_its_name_means_another() {
+        let labels = |pairs: &[(&str, &str)]| -> Labels {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let own = labels(&[("weir.min", "1mbit"), ("weir.max", "9mbit"), ("other", "x")]);
+        let read = |earlier: Option<&Inherited>, image: Result<&[(&str, &str)], &'static str>| {
+            inherited(earlier, &own, image.map(|image| vec![labels(image)]))
+        };
+        let first = read(None, Ok(&[("weir.min", "1mbit"), ("other", "x")])).unwrap();
+        assert_eq!(first, Inherited::from([("weir.min".to_owned(), ["1mbit".to_owned()].into())]));
+        assert_eq!(read(Some(&first), Ok(&[("weir.min", "2mbit")])), Ok(first.clone()));
+        assert_eq!(read(Some(&first), Err("not found")), Ok(first.clone()));
+        let later = read(Some(&first), Ok(&[("weir.max", "9mbit")])).unwrap();
+        assert_eq!(later.keys().collect::<Vec<_>>(), ["weir.max", "weir.min"]);
+        assert_eq!(read(None, Err("not found")), Err("not found"));
+        // The operator has changed the label since.
+        let changed = told("c7", &[("weir.min", "5mbit")], "{}");
+        let Entry::Class { found, .. } = Entry::read("default", changed, 7, Ok(&first), &node()) else {
+            panic!("it has a class")
+        };
+        assert!(!found.from_image.has("weir.min"));
     }
 }

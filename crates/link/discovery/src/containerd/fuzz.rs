@@ -2,7 +2,7 @@
 
 use prost::Message as _;
 
-use super::container::{Entry, Told};
+use super::container::{Entry, Told, inherited};
 use crate::{NetnsRef, NsId, node::Node};
 
 /// A container as containerd's answer has it, in a namespace. The image has the same labels.
@@ -16,9 +16,9 @@ pub fn container(namespace: &str, bytes: &[u8]) {
         own: None,
     };
     let Ok(told) = Told::decode(bytes) else { return };
-    let images = Ok(vec![told.labels.clone()]);
+    let Ok(inherited) = inherited::<()>(None, &told.labels, Ok(vec![told.labels.clone()])) else { return };
     let has_id = !told.id.is_empty();
-    if let Entry::Class { found, .. } = Entry::read(namespace, told, 1, images, &node) {
+    if let Entry::Class { found, .. } = Entry::read(namespace, told, 1, Ok(&inherited), &node) {
         assert!(!has_id || !found.name.is_empty());
     }
 }

@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     Client, List, Nothing, Unavailable,
-    container::{Any, Entry, Labels, Told, is_dockers, wishes},
+    container::{Any, Entry, Inherited, Labels, Told, inherited, is_dockers, wishes},
     grpc::Stream,
     image_labels, namespaces,
 };
@@ -83,8 +83,14 @@ impl Options {
 pub fn watch(options: Options) -> Watcher {
     let (sender, snapshots) = watch::channel(Snapshot::default());
     let socket = options.socket.clone();
-    let (node, entries, doubtful) = (Node::here(), BTreeMap::new(), BTreeMap::new());
-    let watch = Watch { options, node, sender, entries, doubtful };
+    let watch = Watch {
+        options,
+        node: Node::here(),
+        sender,
+        entries: BTreeMap::new(),
+        doubtful: BTreeMap::new(),
+        inherited: BTreeMap::new(),
+    };
     // Its events come at once.
     Watcher::new(Source::Containerd, socket, snapshots, Arc::default(), tokio::spawn(watch.run()))
 }
@@ -192,6 +198,8 @@ struct Watch {
     entries: BTreeMap<Key, (u32, Entry)>,
     /// The containers that containerd did not tell of, and how.
     doubtful: BTreeMap<Key, runtime::Unavailable>,
+    /// The labels of containers from their images, once an image was read. They stay while a container has no task.
+    inherited: BTreeMap<Key, Inherited>,
 }
 
 impl Watch {
@@ -275,7 +283,8 @@ impl Watch {
         let mut listed = BTreeSet::new();
         for namespace in namespaces(client).await?.into_iter().filter(|name| !is_dockers(name)) {
             let tasks: List<Process> = client.call(LIST_TASKS, &namespace, &Nothing {}).await?;
-            if tasks.entries.is_empty() && !self.entries.keys().any(|(known, _)| *known == namespace) {
+            let mut known = self.entries.keys().chain(self.inherited.keys());
+            if tasks.entries.is_empty() && !known.any(|(known, _)| *known == namespace) {
                 continue;
             }
             let id = |task: &Process| match task.container.as_str() {
@@ -296,6 +305,7 @@ impl Watch {
         }
         self.entries.retain(|key, _| listed.contains(key));
         self.doubtful.retain(|key, _| listed.contains(key));
+        self.inherited.retain(|key, _| listed.contains(key));
         Ok(())
     }
 
@@ -316,6 +326,7 @@ impl Watch {
             None => {
                 self.entries.remove(&key);
                 self.doubtful.remove(&key);
+                self.inherited.remove(&key);
                 Ok(())
             }
         }
@@ -333,7 +344,11 @@ impl Watch {
         let verdict = judge(task, || self.has_process(&key));
         match verdict {
             Verdict::Read(pid) => {
-                let entry = self.entry(client, &key.0, told, pid).await?;
+                let images = images(client, &key.0, &told).await;
+                let inherited = inherited(self.inherited.get(&key), &told.labels, images);
+                let known = inherited.as_ref().map_err(ToString::to_string);
+                let entry = Entry::read(&key.0, told, pid, known, &self.node);
+                self.inherited.extend(inherited.ok().map(|inherited| (key.clone(), inherited)));
                 self.entries.insert(key, (pid, entry));
                 return Ok(());
             }
@@ -361,22 +376,6 @@ impl Watch {
         }
     }
 
-    async fn entry(
-        &self,
-        client: &mut Client,
-        namespace: &str,
-        told: Told,
-        pid: u32,
-    ) -> Result<Entry, Unavailable> {
-        let has_ours = wishes(&told).keys().any(|key| labels::is_ours(key));
-        let images: Result<Vec<Labels>, String> = if has_ours && !told.image.is_empty() {
-            image_labels::of(client, namespace, &told.image).await.map_err(|why| why.to_string())
-        } else {
-            Ok(Vec::new())
-        };
-        Ok(Entry::read(namespace, told, pid, images, &self.node))
-    }
-
     fn publish(&self) {
         let mut fresh = Snapshot { error: None, ..Snapshot::default() };
         for (_, entry) in self.entries.values() {
@@ -398,6 +397,16 @@ impl Watch {
         };
         fresh.warnings.extend(doubts.map(warning));
         runtime::publish(&self.sender, fresh);
+    }
+}
+
+/// Asks for the labels of a container's image, unless none of the container's labels is weir's.
+async fn images(client: &mut Client, namespace: &str, told: &Told) -> Result<Vec<Labels>, Unavailable> {
+    let has_ours = wishes(told).keys().any(|key| labels::is_ours(key));
+    if has_ours && !told.image.is_empty() {
+        image_labels::of(client, namespace, &told.image).await
+    } else {
+        Ok(Vec::new())
     }
 }
 
