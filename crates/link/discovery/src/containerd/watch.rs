@@ -196,7 +196,7 @@ struct Watch {
     sender: Sender<Snapshot>,
     /// The containers that have a process, with its number.
     entries: BTreeMap<Key, (u32, Entry)>,
-    /// The containers that containerd did not tell of, and how.
+    /// The containers that containerd did not tell all of, and why.
     doubtful: BTreeMap<Key, runtime::Unavailable>,
     /// The labels of containers from their images, once an image was read. They stay while a container has no task.
     inherited: BTreeMap<Key, Inherited>,
@@ -345,10 +345,16 @@ impl Watch {
         match verdict {
             Verdict::Read(pid) => {
                 let images = images(client, &key.0, &told).await;
+                // An image that is not there does not come back.
+                let images = images.map_err(|why| (why.is_unknown(), runtime::Unavailable::from(why)));
+                let doubt = images.as_ref().err().filter(|(is_gone, _)| !is_gone).map(|(_, why)| why.clone());
                 let inherited = inherited(self.inherited.get(&key), &told.labels, images);
-                let known = inherited.as_ref().map_err(ToString::to_string);
+                let known = inherited.as_ref().map_err(|(_, why)| why.to_string());
                 let entry = Entry::read(&key.0, told, pid, known, &self.node);
                 self.inherited.extend(inherited.ok().map(|inherited| (key.clone(), inherited)));
+                if let (Some(why), Entry::Class { .. }) = (doubt, &entry) {
+                    self.doubtful.insert(key.clone(), why);
+                }
                 self.entries.insert(key, (pid, entry));
                 return Ok(());
             }
@@ -368,9 +374,11 @@ impl Watch {
         self.entries.get(key).is_some_and(|(pid, _)| is_process_of(&key.1, *pid, &self.node))
     }
 
-    /// Forgets the doubtful containers whose process has ended.
+    /// Forgets the containers of unknown state whose process has ended.
     fn forget_ended(&mut self) {
-        let ended: Vec<Key> = self.doubtful.keys().filter(|key| !self.has_process(key)).cloned().collect();
+        let is_unknown = |why: &runtime::Unavailable| matches!(why, runtime::Unavailable::NoState { .. });
+        let unknown = self.doubtful.iter().filter(|(_, why)| is_unknown(why)).map(|(key, _)| key);
+        let ended: Vec<Key> = unknown.filter(|key| !self.has_process(key)).cloned().collect();
         for key in ended {
             self.entries.remove(&key);
         }

@@ -36,6 +36,25 @@ pub(super) struct Api {
 /// Labels by key.
 pub(super) type Labels = BTreeMap<String, String>;
 
+/// Why the labels of a container's image are not known.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ImageError {
+    #[error("the runtime does not name its image")]
+    Unnamed,
+    #[error(transparent)]
+    NoAnswer(#[from] Unavailable),
+}
+
+impl ImageError {
+    /// The answer that is missing, if the runtime may give it later. An image that is not there does not come back.
+    pub(super) fn passing(&self) -> Option<&Unavailable> {
+        match self {
+            ImageError::Unnamed | ImageError::NoAnswer(Unavailable::Refused { status: 404, .. }) => None,
+            ImageError::NoAnswer(why) => Some(why),
+        }
+    }
+}
+
 /// The most images that are remembered.
 const IMAGES: usize = 256;
 
@@ -180,10 +199,10 @@ impl Api {
     }
 
     /// The labels that are weir's of a container's image.
-    pub(super) async fn image_labels(&self, container: &Inspected) -> Result<Labels, String> {
+    pub(super) async fn image_labels(&self, container: &Inspected) -> Result<Labels, ImageError> {
         let id = &container.image;
         if id.is_empty() {
-            return Err("the runtime does not name its image".to_owned());
+            return Err(ImageError::Unnamed);
         }
         // Podman says so of a container without an image (`--rootfs`).
         if id == "sha256:" {
@@ -193,10 +212,7 @@ impl Api {
         if let Some(known) = images().get(id) {
             return Ok(known.clone());
         }
-        let image: Image = self
-            .get(&format!("/images/{}/json", encode(id)), self.time_limit / 4)
-            .await
-            .map_err(|why: Unavailable| why.to_string())?;
+        let image: Image = self.get(&format!("/images/{}/json", encode(id)), self.time_limit / 4).await?;
         let mut labels = image.config.and_then(|config| config.labels).unwrap_or_default();
         labels.retain(|key, _| labels::is_ours(key));
         let mut images = images();

@@ -30,6 +30,15 @@ impl Entry {
         }
     }
 
+    /// Takes what an earlier reading knew of its image, if this one does not know it. A container's image never changes.
+    pub(super) fn keep_from_image(&mut self, earlier: Option<&Entry>) {
+        if let (Entry::Sharer { found, .. }, Some(Entry::Sharer { found: earlier, .. })) = (self, earlier)
+            && matches!(found.from_image, FromImage::Unknown(_))
+        {
+            found.from_image.clone_from(&earlier.from_image);
+        }
+    }
+
     /// Reads what Docker says.
     pub(super) fn read(
         inspected: Inspected,

@@ -30,7 +30,7 @@ use tokio::{
 };
 
 use self::{
-    api::{Api, Events, Labels},
+    api::{Api, Events, ImageError, Labels},
     container::Entry,
 };
 pub use crate::runtime::{Snapshot, Unavailable, Watcher};
@@ -113,7 +113,7 @@ fn watch_on(options: Options, node: Node) -> Watcher {
 
 /// How many containers are asked about at once.
 const AT_ONCE: usize = 8;
-/// How soon a container that could not be read is asked about again.
+/// How soon a container that could not be read, or whose image could not, is asked about again.
 const SECOND_TRY: Duration = Duration::from_secs(5);
 
 /// The most events that are read between two lists.
@@ -137,7 +137,7 @@ struct Watch {
     sender: Sender<Snapshot>,
     /// The running containers, by id.
     entries: BTreeMap<String, Entry>,
-    /// Those whose last reading failed, and how.
+    /// Those that the last reading did not tell all of, and why.
     doubtful: BTreeMap<String, Unavailable>,
     /// A container seems to be new.
     look: Arc<Notify>,
@@ -261,7 +261,13 @@ impl Watch {
             self.doubtful.remove(&id);
             match answer {
                 Ok(Some(inspected)) => {
-                    self.entries.insert(id, Entry::read(inspected, image, (self.options.source, &self.node)));
+                    if let Some(why) = image.as_ref().err().and_then(ImageError::passing) {
+                        self.doubtful.insert(id.clone(), why.clone());
+                    }
+                    let image = image.map_err(|why| why.to_string());
+                    let mut entry = Entry::read(inspected, image, (self.options.source, &self.node));
+                    entry.keep_from_image(self.entries.get(&id));
+                    self.entries.insert(id, entry);
                 }
                 Ok(None) => {
                     self.entries.remove(&id);

@@ -500,6 +500,54 @@ async fn labels_may_be_the_images_while_the_image_cannot_be_asked() {
     assert!(matches!(from_image, FromImage::Unknown(why) if why.contains("500")), "{from_image:?}");
 }
 
+/// A daemon that has restarted is asked about all containers and images again.
+#[tokio::test]
+async fn labels_of_a_known_image_stay_the_images_while_it_cannot_be_asked() {
+    let mut fake = Fake::started();
+    let labels = json!({"weir.weight": "10000"});
+    fake.world()
+        .images
+        .insert("sha256:plain".into(), json!({"Id": "sha256:plain", "Config": {"Labels": labels}}));
+    let own = json!({"weir.weight": "10000", "weir.max": "5mbit"});
+    fake.put(with(container("c1", "miner"), "/Config/Labels", own));
+    let (_watcher, mut snapshots) = start(&fake);
+    let keys = FromImage::Keys(["weir.weight".to_owned()].into());
+    let snapshot = until(&mut snapshots, is_well).await;
+    assert_eq!(snapshot.containers[0].from_image, keys);
+    fake.world().faults.insert("/images/", Fault::Status(500));
+    fake.stop().await;
+    until(&mut snapshots, |snapshot| !is_well(snapshot)).await;
+    fake.start();
+    let snapshot = until(&mut snapshots, is_well).await;
+    assert_eq!(snapshot.containers[0].from_image, keys);
+    assert!(
+        matches!(&snapshot.warnings[..], [Warning::NoAnswer { id, .. }] if id == "c1"),
+        "{:?}",
+        snapshot.warnings
+    );
+    fake.world().faults.clear();
+    let snapshot = until(&mut snapshots, |snapshot| snapshot.warnings.is_empty()).await;
+    assert_eq!(snapshot.containers[0].from_image, keys);
+}
+
+#[tokio::test]
+async fn image_that_cannot_be_asked_about_is_asked_about_again_soon() {
+    let fake = Fake::started();
+    fake.world().faults.insert("%3Aplain", Fault::Status(500));
+    fake.put(with(container("c1", "new"), "/Config/Labels", json!({"weir.weight": "3"})));
+    fake.put(with(container("c2", "odd"), "/Config/Labels", json!({"weir.weight": "3"})));
+    fake.world().containers.entry("c2".into()).and_modify(|odd| odd["Image"] = json!("sha256:gone"));
+    fake.world().faults.insert("%3Agone", Fault::Status(404));
+    let (_watcher, mut snapshots) = start(&fake);
+    let snapshot = until(&mut snapshots, is_well).await;
+    assert!(matches!(&snapshot.warnings[..], [Warning::NoAnswer { id, .. }] if id == "c1"));
+    fake.world().faults.remove("%3Aplain");
+    let snapshot = until(&mut snapshots, |snapshot| snapshot.warnings.is_empty()).await;
+    let of = |n: usize| &snapshot.containers[n].from_image;
+    assert_eq!(*of(0), FromImage::default());
+    assert!(matches!(of(1), FromImage::Unknown(why) if why.contains("404")), "{:?}", of(1));
+}
+
 #[tokio::test]
 async fn endless_events_cost_a_bounded_number_of_questions() {
     let fake = Fake::started();
