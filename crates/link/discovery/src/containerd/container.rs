@@ -244,7 +244,7 @@ mod tests {
             let ino = match path.to_str() {
                 Some("/run/netns/cni-1") => 1,
                 Some("/proc/7/ns/net") => 7,
-                Some("/proc/9/ns/net") => OWN,
+                Some("/proc/9/ns/net" | "/proc/10/ns/net") => OWN,
                 _ => return Err(format!("no {}", path.display())),
             };
             Ok(NetnsRef { path: path.into(), id: NsId { dev: 4, ino } })
@@ -252,6 +252,10 @@ mod tests {
         let cgroup = |pid| match pid {
             7 => Ok(PathBuf::from("/default/c7")),
             9 => Ok(PathBuf::from("/kubepods/podU/c9")),
+            10 => {
+                let pod = "/kubepods.slice/kubepods-podU.slice/cri-containerd-c10.scope/container";
+                Ok(PathBuf::from(pod))
+            }
             _ => Err("no process".to_owned()),
         };
         Node { netns, cgroup, own: Some(NsId { dev: 4, ino: OWN }) }
@@ -291,6 +295,9 @@ mod tests {
         assert_eq!(Entry::read("k8s.io", inner, 1, Ok(&Inherited::new()), &node()), Entry::InPod);
         let hosted = class("k8s.io", told("c9", &pod, "{}"), 9);
         assert_eq!(hosted.location, Location::HostNetwork { cgroup: "/kubepods/podU".into(), pid: 9 });
+        let divided = class("k8s.io", told("c10", &pod, "{}"), 10);
+        let cgroup = "/kubepods.slice/kubepods-podU.slice".into();
+        assert_eq!(divided.location, Location::HostNetwork { cgroup, pid: 10 });
     }
 
     #[test]

@@ -15,6 +15,10 @@ const OWN: u64 = 99;
 const ENDED: u32 = 13;
 /// A process in the root cgroup.
 const IN_ROOT: u32 = 14;
+/// A process that has moved to a cgroup below its container's, as systemd does.
+const IN_CHILD: u32 = 15;
+/// A process outside of the agent's cgroup namespace.
+const OUTSIDE: u32 = 16;
 
 fn node() -> Node {
     let netns = |path: &Path| {
@@ -25,6 +29,8 @@ fn node() -> Node {
     let cgroup = |pid| match pid {
         ENDED => Err("no process".into()),
         IN_ROOT => Ok("/".into()),
+        IN_CHILD => Ok("/docker/c15/init.scope".into()),
+        OUTSIDE => Ok("/../docker-c16.scope".into()),
         _ => Ok(PathBuf::from(format!("/docker/c{pid}"))),
     };
     Node { netns, cgroup, own: Some(NsId { dev: 4, ino: OWN }) }
@@ -364,6 +370,21 @@ async fn who_uses_the_hosts_network_is_known_by_cgroup() {
         other => panic!("{other:?}"),
     };
     assert_eq!(snapshot.warnings.iter().map(of).collect::<Vec<_>>(), ["ended", "rooted"]);
+}
+
+#[tokio::test]
+async fn container_on_the_hosts_network_has_its_whole_cgroup_or_a_reason() {
+    let fake = Fake::started();
+    let hosted = |id: &str, name: &str| with(container(id, name), "/HostConfig/NetworkMode", json!("host"));
+    fake.put(hosted("c15", "systemd"));
+    fake.put(hosted("c16", "outside"));
+    let (_watcher, mut snapshots) = start(&fake);
+    let snapshot = until(&mut snapshots, is_well).await;
+    assert_eq!(names(&snapshot), ["systemd"]);
+    let cgroup = "/docker/c15".into();
+    assert_eq!(snapshot.containers[0].location, Location::HostNetwork { cgroup, pid: IN_CHILD });
+    let [warning] = &snapshot.warnings[..] else { panic!("{:?}", snapshot.warnings) };
+    assert!(warning.to_string().contains("needs the host's (`--cgroupns host`)"), "{warning}");
 }
 
 #[tokio::test]
