@@ -208,11 +208,11 @@ pub fn scan(dirs: &[impl AsRef<Path>], filter: &Filter, own: NsId) -> (Vec<Found
     (kept, warnings)
 }
 
-/// Whether a container runtime made the namespace of this name: `cni-UUID` or `netns-UUID`, of containerd,
-/// CRI-O and Podman. A source that knows the container may report it soon.
+/// Whether a container runtime made the namespace of this name: `cni-UUID` or `netns-UUID` of containerd and
+/// Podman, `UUID` of CRI-O. A source that knows the container may report it soon.
 #[must_use]
 pub fn is_runtimes(name: &str) -> bool {
-    let uuid = name.strip_prefix("cni-").or_else(|| name.strip_prefix("netns-")).unwrap_or_default();
+    let uuid = name.strip_prefix("cni-").or_else(|| name.strip_prefix("netns-")).unwrap_or(name);
     let groups: Vec<&str> = uuid.split('-').collect();
     groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])
         && groups.iter().all(|group| group.bytes().all(|b| b.is_ascii_hexdigit()))
@@ -261,10 +261,10 @@ mod tests {
     #[test]
     fn runtimes_namespaces_are_known_by_their_names() {
         let uuid = "0b9cbd8e-6a1f-52cb-9d0e-f2d1a3b4c5d6";
-        for prefix in ["cni-", "netns-"] {
+        for prefix in ["cni-", "netns-", ""] {
             assert!(is_runtimes(&format!("{prefix}{uuid}")));
         }
-        for other in ["cni-1f", "cni-", "blue", uuid, "cni-0b9cbd8e-6a1f-52cb-9d0e-f2d1a3b4c5dg"] {
+        for other in ["cni-1f", "cni-", "blue", "", "cni-0b9cbd8e-6a1f-52cb-9d0e-f2d1a3b4c5dg"] {
             assert!(!is_runtimes(other), "{other}");
         }
     }
