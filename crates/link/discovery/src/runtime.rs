@@ -58,7 +58,7 @@ pub enum Unavailable {
     Refused {
         /// Path of the request.
         request: String,
-        /// HTTP status.
+        /// Status of HTTP, or of gRPC.
         status: u16,
         /// Its words.
         said: String,

@@ -1,5 +1,8 @@
 //! Follows containerd: all containers at first, then each one that changes.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
@@ -81,11 +84,15 @@ impl Options {
 /// Starts to follow the containerd at a socket. Call it inside a tokio runtime.
 #[must_use]
 pub fn watch(options: Options) -> Watcher {
+    watch_on(options, Node::here())
+}
+
+fn watch_on(options: Options, node: Node) -> Watcher {
     let (sender, snapshots) = watch::channel(Snapshot::default());
     let socket = options.socket.clone();
     let watch = Watch {
         options,
-        node: Node::here(),
+        node,
         sender,
         entries: BTreeMap::new(),
         doubtful: BTreeMap::new(),
@@ -452,34 +459,11 @@ impl From<Unavailable> for runtime::Unavailable {
             Unavailable::TimedOut(after) => {
                 runtime::Unavailable::TimedOut { request: "a call".to_owned(), after }
             }
-            Unavailable::Refused { method, status, said } => {
-                runtime::Unavailable::broken(method, format!("status {status}, {said}"))
-            }
+            Unavailable::Refused { method, status, said } => match status.parse() {
+                Ok(status) => runtime::Unavailable::Refused { request: method.to_owned(), status, said },
+                Err(_) => runtime::Unavailable::broken(method, format!("status {status}, {said}")),
+            },
             Unavailable::Broken { method, why } => runtime::Unavailable::broken(method, why),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_task_of_unknown_state_ends_with_its_process_alone() {
-        let task = |status, pid| Process { status, pid, ..Process::default() }.state();
-        for (status, pid, want) in [
-            (1, 7, Verdict::Read(7)),
-            (2, 7, Verdict::Read(7)),
-            (4, 7, Verdict::Read(7)),
-            (5, 7, Verdict::Read(7)),
-            (2, 0, Verdict::Forget),
-            (3, 7, Verdict::Forget),
-            (0, 0, Verdict::Keep),
-        ] {
-            assert_eq!(judge(task(status, pid), || true), want, "{status} {pid}");
-        }
-        assert_eq!(judge(Task::Unlisted, || true), Verdict::Keep);
-        assert_eq!(judge(Task::Unlisted, || false), Verdict::Forget);
-        assert_eq!(judge(task(0, 0), || false), Verdict::ForgetAndAsk);
     }
 }
