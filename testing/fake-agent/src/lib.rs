@@ -521,6 +521,7 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
         };
     }
     let mut hanging = Vec::new();
+    let mut moves = 0;
     let mut agreements = FakeAgreements::new();
     let mut cni = FakeCni::default();
     // A reply fails if the client has gone, which is fine.
@@ -575,7 +576,7 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
             }
             Request::PlanLink(_, reply) => drop(reply.send(Ok(configuration_plan()))),
             Request::Agreements(ask) => agreements.answer(ask),
-            Request::Congestion(ask) => congestion(ask),
+            Request::Congestion(ask) => congestion(ask, &mut moves),
             Request::Tokens(reply) => drop(reply.send(vec![token()])),
             Request::AddToken(new, _, reply) => drop(reply.send(match new.name.as_str() {
                 "shop" => Ok(TokenMade { token: token(), secret: "weir_0123".to_owned() }),
@@ -704,7 +705,8 @@ fn history(query: &HistoryQuery) -> History {
     }
 }
 
-fn congestion(ask: CongestionRequest) {
+/// The first move succeeds, and each later one fails. `moves` is their number.
+fn congestion(ask: CongestionRequest, moves: &mut usize) {
     let mut stats = Stats::default();
     stats.add("10.1.2.0/24".parse().unwrap(), &flow());
     let rules = Rules::new(vec![Rule::default()]).unwrap();
@@ -717,7 +719,12 @@ fn congestion(ask: CongestionRequest) {
         CongestionRequest::Flows(reply) => drop(reply.send(vec![flow()])),
         CongestionRequest::Stats(reply) => drop(reply.send(stats.view())),
         CongestionRequest::Move(reply) => {
-            drop(reply.send(Ok(CongestionMoved { moved: 2, failures: Vec::new() })))
+            *moves += 1;
+            let why = "web: cannot list its connections: Operation not permitted".to_owned();
+            drop(reply.send(Ok(match *moves {
+                1 => CongestionMoved { moved: 2, failures: Vec::new() },
+                _ => CongestionMoved { moved: 0, failures: vec![why] },
+            })))
         }
         CongestionRequest::Set(rule, _, reply) => drop(reply.send(Ok(CongestionRule {
             number: 3,

@@ -14,7 +14,7 @@ use weir_fake_agent::{self as fake, FakeAgent};
 
 pub(super) struct Outcome {
     pub(super) code: ExitCode,
-    out: String,
+    pub(super) out: String,
     pub(super) err: String,
 }
 

@@ -234,6 +234,9 @@ pub(super) fn run(args: CcArgs, session: &mut Session<'_>) -> anyhow::Result<Exi
                 writeln!(out, "{} {connections} another algorithm now", moved.moved)?;
                 moved.failures.iter().try_for_each(|why| writeln!(out, "! {why}"))
             })?;
+            if !moved.failures.is_empty() {
+                return Ok(ExitCode::FAILURE);
+            }
         }
         Verb::Set(args) => {
             let wanted = rule(&args.parts)?;
@@ -314,6 +317,11 @@ ENDED                     CLASS  DIR  FAR END        SENT     TIME  ALGORITHM  R
         let refused = ask(&agent, &["cc", "explain", "10.1.2.3", "--container", "gone"]);
         assert!(refused.err.contains("there is no class `gone`"), "{}", refused.err);
         assert_eq!(ask(&agent, &["cc", "move"]).good(), "2 connections have another algorithm now\n");
+        let failed = ask(&agent, &["cc", "move"]);
+        let expected = "0 connections have another algorithm now\n\
+                        ! web: cannot list its connections: Operation not permitted\n";
+        assert_eq!((failed.code, failed.out.as_str()), (ExitCode::FAILURE, expected));
+        assert_eq!(ask(&agent, &["cc", "move", "--json"]).code, ExitCode::FAILURE);
         let view: CongestionView = ask(&agent, &["cc", "ls", "--json"]).json();
         let flows: Vec<FlowRecord> = ask(&agent, &["cc", "flows", "--json"]).json();
         assert_eq!((view, flows), (congestion_view(), vec![flow()]));
