@@ -6,7 +6,7 @@ use clap::Args;
 use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use weir_api::{HistoryChange, HistoryQuery, HistoryRecord};
 
-use super::{Session, Usage, format};
+use super::{Session, Usage, format, say};
 
 const EXAMPLES: &str = "Examples:
   weir history                     all changes that are kept, oldest first
@@ -93,17 +93,19 @@ pub(super) fn run(args: &HistoryArgs, session: &mut Session<'_>) -> anyhow::Resu
             None => break,
         }
     }
-    if session.json {
-        return Ok(ExitCode::SUCCESS);
-    }
-    if records == 0 {
+    if records == 0 && !session.json {
         writeln!(session.out, "no change is recorded that matches")?;
     }
     if unreadable + missing > 0 {
-        writeln!(
-            session.out,
+        let gaps = format!(
             "{unreadable} lines are torn or damaged and were passed over, and {missing} numbers are missing"
-        )?;
+        );
+        // Each line of standard output is a record in JSON.
+        if session.json {
+            say(session.err, &gaps);
+        } else {
+            writeln!(session.out, "{gaps}")?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -112,7 +114,10 @@ pub(super) fn run(args: &HistoryArgs, session: &mut Session<'_>) -> anyhow::Resu
 mod tests {
     use weir_fake_agent::FakeAgent;
 
-    use super::{super::tests::ask, *};
+    use super::{
+        super::tests::{Outcome, ask},
+        *,
+    };
 
     #[test]
     fn history_prints_all_pages_with_makers_and_both_values() {
@@ -125,9 +130,11 @@ mod tests {
 1 lines are torn or damaged and were passed over, and 0 numbers are missing
 ";
         assert_eq!(ask(&agent, &["history", "web", "--since", "2h"]).good(), expected);
-        let lines = ask(&agent, &["history", "--json"]).good();
+        let Outcome { code, out, err } = ask(&agent, &["history", "--json"]);
+        let gaps = "weir: 1 lines are torn or damaged and were passed over, and 0 numbers are missing\n";
+        assert_eq!((code, err.as_str()), (ExitCode::SUCCESS, gaps));
         let records: Vec<HistoryRecord> =
-            lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(records.iter().map(|record| record.n).collect::<Vec<_>>(), [8, 9]);
         let refused = ask(&agent, &["history", "--since", "soon"]);
         assert_eq!(refused.code, ExitCode::from(super::super::USAGE));

@@ -223,6 +223,7 @@ struct Session<'a> {
     json: bool,
     look: Look,
     out: &'a mut dyn Write,
+    err: &'a mut dyn Write,
 }
 
 impl Session<'_> {
@@ -298,8 +299,9 @@ pub(crate) fn run(
     };
     // JSON is printed as the agent sent it.
     let client = if cli.global.json { client } else { client.for_terminal() };
-    let session = Session { client, socket: cli.global.socket, json: cli.global.json, look, out };
-    match dispatch(cli.command, session) {
+    let Global { socket, json, .. } = cli.global;
+    let done = dispatch(cli.command, Session { client, socket, json, look, out, err: &mut *err });
+    match done {
         Ok(code) => code,
         // The reader closed the pipe early (`weir ps | head`).
         Err(e) if e.chain().any(is_broken_pipe) => ExitCode::SUCCESS,

@@ -68,8 +68,14 @@ fn made(socket: &Path, config: impl FnOnce(&Path) -> String) -> Made {
     let args = BugreportArgs { out: Some(dir.path().join("report.tar.gz")), config: file };
     let mut out = Vec::new();
     let client = Client::new(socket);
-    let mut session =
-        Session { client, socket: "/nowhere".into(), json: false, look: Look::PLAIN, out: &mut out };
+    let mut session = Session {
+        client,
+        socket: "/nowhere".into(),
+        json: false,
+        look: Look::PLAIN,
+        out: &mut out,
+        err: &mut std::io::sink(),
+    };
     let code =
         make(&args, Duration::from_secs(1_700_000_000), &tools.into_os_string(), &mut session).unwrap();
     Made { code, said: String::from_utf8(out).unwrap(), dir }

@@ -57,6 +57,7 @@ fn init_in(
         json: false,
         look: Look::PLAIN,
         out: &mut out,
+        err: &mut io::sink(),
     };
     let asked = person.as_mut().map(|person| person as &mut dyn Person);
     let done = init(&args, survey, asked, &mut session);

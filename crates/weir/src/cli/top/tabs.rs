@@ -23,6 +23,7 @@ pub(super) fn page(tab: Tab, client: &Client) -> Result<String, String> {
         json: false,
         look: Look::PLAIN,
         out: &mut text,
+        err: &mut std::io::sink(),
     };
     let printed = match tab {
         Tab::Classes => Ok(()),
