@@ -1,13 +1,25 @@
-//! The socket that the verbs ask, and the unit of the cache.
+//! The socket that the verbs ask, removals, and the unit of the cache.
+
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixListener,
+    path::Path,
+    process::ExitCode,
+    thread,
+};
+
+use serde_json::{Value, json};
+
+use super::super::tests::{Outcome, weir};
 
 #[test]
 fn socket_of_the_unit_is_asked_if_it_is_there_and_no_other_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let (unit, usual) = (dir.path().join("weir.sock"), std::path::Path::new(weir_api::DEFAULT_SOCKET));
+    let (unit, usual) = (dir.path().join("weir.sock"), Path::new(weir_api::DEFAULT_SOCKET));
     assert_eq!(super::socket_to_ask(usual, &unit), usual);
     std::fs::write(&unit, "").unwrap();
     assert_eq!(super::socket_to_ask(usual, &unit), unit);
-    let named = std::path::Path::new("/run/other.sock");
+    let named = Path::new("/run/other.sock");
     assert_eq!(super::socket_to_ask(named, &unit), named);
 }
 
@@ -29,4 +41,46 @@ fn unit_of_the_cache_is_exposed_by_two_points_at_most() {
         "{line:?} {}",
         String::from_utf8_lossy(&told.stderr)
     );
+}
+
+/// Answers requests for removals. Each removal frees 5 bytes, and there is no `gone:1`.
+fn serve_removals(socket: &Path) {
+    let listener = UnixListener::bind(socket).unwrap();
+    let answer = move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut request) = (stream.unwrap(), Vec::new());
+            while !request.ends_with(b"}") {
+                let mut part = [0; 1024];
+                let count = stream.read(&mut part).unwrap();
+                assert_ne!(count, 0, "the request ends early");
+                request.extend(&part[..count]);
+            }
+            let (status, body) = match String::from_utf8(request).unwrap().contains("gone:1") {
+                true => ("404 Not Found", r#"{"code":"unknown-name","message":"there is no image gone:1"}"#),
+                false => ("200 OK", r#"{"freed":5}"#),
+            };
+            let head = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}", body.len());
+            write!(stream, "{head}\r\n\r\n{body}").unwrap();
+        }
+    };
+    thread::spawn(answer);
+}
+
+/// The list has the images that were removed before a failure.
+#[test]
+fn removal_of_several_images_prints_one_list_in_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("weir.sock");
+    serve_removals(&socket);
+    let remove = |words: &[&str]| {
+        let verb = ["--socket", socket.to_str().unwrap(), "image", "rm", "--force"];
+        weir(&[&verb, words].concat())
+    };
+    let freed = |image: &str| json!({ "image": image, "freed": 5 });
+    assert_eq!(remove(&["--json", "a:1"]).json::<Value>(), json!([freed("a:1")]));
+    assert_eq!(remove(&["--json", "a:1", "b:1"]).json::<Value>(), json!([freed("a:1"), freed("b:1")]));
+    let Outcome { code, out, err } = remove(&["--json", "a:1", "gone:1", "b:1"]);
+    assert_eq!((code, serde_json::from_str(&out).ok()), (ExitCode::FAILURE, Some(json!([freed("a:1")]))));
+    assert!(err.contains("there is no image gone:1"), "{err}");
+    assert_eq!(remove(&["a:1", "b:1"]).good(), "a:1 is removed: 5B freed\nb:1 is removed: 5B freed\n");
 }

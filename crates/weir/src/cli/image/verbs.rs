@@ -8,7 +8,8 @@ use std::{
 };
 
 use clap::Args;
-use weir_api::{NamedImage, PinImage, PruneImages, ScrubImages};
+use serde::Serialize;
+use weir_api::{ClientError, NamedImage, PinImage, PruneImages, ScrubImages};
 use weir_units::Bytes;
 
 use super::super::{
@@ -27,7 +28,15 @@ pub(super) struct PinArgs {
     remove: bool,
 }
 
+const RM_EXAMPLES: &str = "Examples:
+  weir image rm ghcr.io/acme/app:1 nginx:1.27
+  weir image rm --json ghcr.io/acme/app:1 | jq '.[].freed'      the bytes that became free
+
+It stops at the first image that cannot be removed. With --json it prints one list, also for one
+image: `image` and `freed` of each image that was removed.";
+
 #[derive(Debug, Args)]
+#[command(after_help = RM_EXAMPLES)]
 pub(super) struct RmArgs {
     /// As `weir image ls` shows them
     #[arg(required = true)]
@@ -214,18 +223,30 @@ fn refuse_pinned(names: &[String], listed: &weir_api::Images) -> anyhow::Result<
     Ok(())
 }
 
+/// An image that was removed.
+#[derive(Debug, Serialize)]
+struct Removed<'a> {
+    image: &'a str,
+    freed: Bytes,
+}
+
 pub(super) fn rm(args: &RmArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     if !args.force {
         refuse_pinned(&args.images, &session.client.images()?)?;
     }
-    for image in &args.images {
-        let freed = session.client.remove_image(&NamedImage {
-            image: image.clone(),
-            platform: None,
-            force: args.force,
-        })?;
-        session.print(&freed, |out, _| writeln!(out, "{image} is removed: {} freed", freed.freed))?;
-    }
+    let mut removed = Vec::new();
+    let done = args.images.iter().try_for_each(|image| {
+        let named = NamedImage { image: image.clone(), platform: None, force: args.force };
+        let freed = session.client.remove_image(&named)?.freed;
+        removed.push(Removed { image, freed });
+        Ok::<(), ClientError>(())
+    });
+    session.print(&removed, |out, _| {
+        removed
+            .iter()
+            .try_for_each(|Removed { image, freed }| writeln!(out, "{image} is removed: {freed} freed"))
+    })?;
+    done?;
     Ok(ExitCode::SUCCESS)
 }
 
