@@ -117,13 +117,18 @@ impl Config {
         }
     }
 
-    /// The attachments that GC spares. A missing list is an error, as it would spare none.
+    /// The attachments that GC spares. A missing list is an error, as it would spare none. libcni writes an empty
+    /// list as null.
     pub(super) fn valid_attachments(&self) -> Result<Vec<CniKey>, Failure> {
         let bad = || Failure {
             code: INVALID_CONFIG,
             message: format!("`{VALID}` is no list of objects with containerID and ifname"),
         };
-        let listed = self.all.get(VALID).and_then(Value::as_array).ok_or_else(bad)?;
+        let listed = match self.all.get(VALID) {
+            Some(Value::Null) => [].as_slice(),
+            Some(Value::Array(listed)) => listed,
+            _ => return Err(bad()),
+        };
         let read = |one: &Value| {
             let text = |key| one.get(key).and_then(Value::as_str).map(str::to_owned);
             Some(CniKey { container: text("containerID")?, interface: text("ifname")? })

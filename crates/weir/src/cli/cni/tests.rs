@@ -256,6 +256,10 @@ fn gc_spares_what_is_listed_and_a_missing_list_spares_all() {
     assert_eq!(good(&call(agent.path(), "GC", &none, &config("1.1.0", &list))), "");
     assert_eq!(error(&call(agent.path(), "CHECK", &[], &text)).0, 100);
     good(&call(agent.path(), "CHECK", &[("CNI_CONTAINERID", "c2")], &text));
+    // libcni writes an empty list as null.
+    let empty = json!({ "cni.dev/valid-attachments": null });
+    assert_eq!(good(&call(agent.path(), "GC", &none, &config("1.1.0", &empty))), "");
+    assert_eq!(error(&call(agent.path(), "CHECK", &[("CNI_CONTAINERID", "c2")], &text)).0, 100);
     let away = call(Path::new(NOWHERE), "GC", &none, &config("1.1.0", &list));
     assert!(!away.is_error && away.notes[0].starts_with("the agent forgets nothing now: "), "{away:?}");
 }
