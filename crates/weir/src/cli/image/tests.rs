@@ -84,3 +84,19 @@ fn removal_of_several_images_prints_one_list_in_json() {
     assert!(err.contains("there is no image gone:1"), "{err}");
     assert_eq!(remove(&["a:1", "b:1"]).good(), "a:1 is removed: 5B freed\nb:1 is removed: 5B freed\n");
 }
+
+/// A fault at boot, such as a port that is still taken, may last longer than systemd's own limit of starts.
+#[test]
+fn units_are_started_again_however_often_they_fail() {
+    for name in ["weir.service", "weir-images.service"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name);
+        let unit = std::fs::read_to_string(path).unwrap();
+        let section = |head: &str| -> Vec<String> {
+            let lines = unit.lines().skip_while(|line| *line != head).skip(1);
+            lines.take_while(|line| !line.starts_with('[')).map(str::to_owned).collect()
+        };
+        for (head, setting) in [("[Unit]", "StartLimitIntervalSec=0"), ("[Service]", "Restart=always")] {
+            assert!(section(head).iter().any(|line| line == setting), "{name} has no {setting} in {head}");
+        }
+    }
+}
