@@ -97,6 +97,23 @@ fn every_weir_command_of_the_documents_parses() {
     assert!(refusal(&words("weir agree ofer camera.toml")).is_some());
 }
 
+/// Docker gives a container a cgroup namespace of its own, in which cgroups of other containers have other names.
+/// Without `rslave` mounts that come later, as those of network namespaces, are not seen in the container.
+#[test]
+fn every_docker_run_of_the_agent_sees_cgroups_and_later_mounts() {
+    let is_agent = |words: &[String]| {
+        words.starts_with(&["docker".to_owned(), "run".to_owned()])
+            && words.last().is_some_and(|word| word.starts_with("weir:"))
+    };
+    let all: Vec<_> = commands().into_iter().filter(|(_, words)| is_agent(words)).collect();
+    assert!(!all.is_empty(), "no document runs the agent's image");
+    for (place, words) in all {
+        for option in [["--cgroupns", "host"], ["--volume", "/run:/run:rslave"]] {
+            assert!(words.windows(2).any(|pair| *pair == option), "{place} lacks {}", option.join(" "));
+        }
+    }
+}
+
 #[test]
 fn every_make_verb_of_the_documents_exists() {
     let makefile = read("Makefile");
