@@ -110,6 +110,10 @@ struct Kind {
 
 /// The metrics as OpenMetrics' text.
 fn text(agent: Option<&OfAgent>, images: &OfImages) -> String {
+    page(agent, images).openmetrics()
+}
+
+fn page(agent: Option<&OfAgent>, images: &OfImages) -> Page {
     let mut page = Page::new();
     node::build(&mut page);
     if let Some(agent) = agent {
@@ -134,5 +138,5 @@ fn text(agent: Option<&OfAgent>, images: &OfImages) -> String {
     if let Some(runtime) = &images.runtime {
         images::runtime(&mut page, runtime);
     }
-    page.openmetrics()
+    page
 }

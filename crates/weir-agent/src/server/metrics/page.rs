@@ -67,18 +67,33 @@ impl<L: Labels> EncodeMetric for Histograms<L> {
 }
 
 /// The metrics of one answer. Names have the prefix `weir_` and end with their unit.
-pub(super) struct Page(Registry);
+pub(super) struct Page {
+    registry: Registry,
+    /// The names of all families, also of those without a sample. The text leaves these out.
+    #[cfg(test)]
+    pub(super) families: Vec<String>,
+}
 
 impl Page {
     pub(super) fn new() -> Page {
-        Page(Registry::with_prefix("weir"))
+        Page {
+            registry: Registry::with_prefix("weir"),
+            #[cfg(test)]
+            families: Vec::new(),
+        }
     }
 
     /// A family of any type.
     pub(super) fn register(&mut self, name: impl Into<String>, unit: &str, help: &str, metric: impl Metric) {
+        let name = name.into();
+        #[cfg(test)]
+        self.families.push(match unit {
+            NONE => format!("weir_{name}"),
+            unit => format!("weir_{name}_{unit}"),
+        });
         match unit {
-            NONE => self.0.register(name, help, metric),
-            unit => self.0.register_with_unit(name, help, Unit::Other(unit.to_owned()), metric),
+            NONE => self.registry.register(name, help, metric),
+            unit => self.registry.register_with_unit(name, help, Unit::Other(unit.to_owned()), metric),
         }
     }
 
@@ -159,7 +174,7 @@ impl Page {
     pub(super) fn openmetrics(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
-        let _ = encode(&mut text, &self.0);
+        let _ = encode(&mut text, &self.registry);
         text
     }
 }

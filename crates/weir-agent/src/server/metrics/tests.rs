@@ -9,6 +9,7 @@ use std::{
 
 use weir_agree::{Document, Language, Offer};
 use weir_api::{InForce, NotEnforced};
+use weir_cc::Interval;
 use weir_fake_agent::{self as fake, FakeAgent};
 use weir_image::{Mirror, Timing};
 use weir_units::BitRate;
@@ -29,9 +30,15 @@ fn agent() -> OfAgent {
     let mut classes = fake::classes();
     classes[1].unpromised = Some(BitRate::mbit(30));
     classes[1].demand = Some(BitRate::mbit(60));
-    classes[1].down = Some(fake::download(BitRate::mbit(16)));
+    let mut download = fake::download(BitRate::mbit(16));
+    download.demand = Some(BitRate::mbit(18));
+    download.policy.min = Some(BitRate::mbit(4));
+    download.unpromised = Some(BitRate::mbit(8));
+    classes[1].down = Some(download);
     classes[1].on_links = vec![fake::on_link(&classes[1])];
     classes[1].moved_packets = 9;
+    let mut advice = fake::advice();
+    advice[0].arms[0].own = Interval { estimate: 0.25, least: Some(0.125), most: Some(0.5) };
     let mut stats = weir_cc::Stats::default();
     stats.add("10.1.2.0/24".parse().unwrap(), &fake::flow());
     OfAgent {
@@ -49,7 +56,7 @@ fn agent() -> OfAgent {
         classes,
         agreements,
         congestion: (fake::congestion_view(), stats.view()),
-        advice: fake::advice(),
+        advice,
     }
 }
 
@@ -144,6 +151,12 @@ fn each_kind_of_object_has_its_metrics() {
         ("weir_download_capacity_bytes_per_second{device=\"eth0\"}", "6250000.0"),
         ("weir_download_configured_bytes_per_second{device=\"eth0\"}", "6250000.0"),
         ("weir_class_receive_rate_bytes_per_second{class=\"video\",source=\"docker\"}", "2000000.0"),
+        ("weir_class_receive_demand_bytes_per_second{class=\"video\",source=\"docker\"}", "2250000.0"),
+        ("weir_class_receive_policy_min_bytes_per_second{class=\"video\",source=\"docker\"}", "500000.0"),
+        (
+            "weir_class_receive_unpromised_min_bytes_per_second{class=\"video\",source=\"docker\"}",
+            "1000000.0",
+        ),
         ("weir_class_receive_policy_max_bytes_per_second{class=\"video\",source=\"docker\"}", "2500000.0"),
         ("weir_class_receive_dropped_packets_total{class=\"video\",source=\"docker\"}", "6"),
         ("weir_class_receive_charged_bytes_per_second{class=\"video\",source=\"docker\"}", "125000.0"),
@@ -157,6 +170,7 @@ fn each_kind_of_object_has_its_metrics() {
         ("weir_images_frozen_total", "2"),
         ("weir_runtime_images_used_bytes", "9663676416.0"),
         ("weir_runtime_images_removed_bytes_total", "1073741824"),
+        ("weir_cc_trial_effect_ratio{to=\"10.1.2.0/24\",algorithm=\"bbr\",of=\"own\"}", "0.25"),
         ("weir_cc_trial_share_ratio{to=\"10.1.2.0/24\",algorithm=\"bbr\",of=\"own\"}", "0.0"),
     ] {
         assert_eq!(samples.get(sample), Some(&value), "{sample} in\n{text}");
@@ -271,6 +285,23 @@ fn labels(sample: &str) -> Vec<&str> {
     let Some((_, labels)) = sample.split_once('{') else { return Vec::new() };
     let names = labels.split("=\"").filter_map(|part| part.rsplit(['{', ',', '"']).next());
     names.filter(|name| !name.is_empty() && !["}", "le"].contains(name)).collect()
+}
+
+/// The text leaves out a family without a sample, and so would the reference.
+#[test]
+fn each_family_has_a_sample() {
+    let directory = tempfile::tempdir().unwrap();
+    let page = page(Some(&agent()), &images(directory.path()));
+    let text = page.openmetrics();
+    let samples = samples(&text);
+    let is_of = |sample: &str, family: &str| {
+        let suffix = sample.split('{').next().unwrap_or_default().strip_prefix(family);
+        suffix.is_some_and(|suffix| ["", "_total", "_info", "_bucket"].contains(&suffix))
+    };
+    let has_none = |family: &&String| !samples.keys().any(|sample| is_of(sample, family));
+    let without: Vec<&String> = page.families.iter().filter(has_none).collect();
+    assert!(without.is_empty(), "families without a sample: {without:?}");
+    assert!(page.families.len() > 80, "{:?}", page.families);
 }
 
 /// Name, type, labels and help of each family.
