@@ -250,10 +250,7 @@ impl ClassTable {
         let before: BTreeSet<ClassKey> = self.found.iter().map(DiscoveredClass::key).collect();
         let asked_anew = discovered::asked_anew(&self.found, &discovered);
         let keys: BTreeSet<ClassKey> = discovered.iter().map(DiscoveredClass::key).collect();
-        self.awaited = match (is_complete, self.awaited) {
-            (false, Awaited::Everyone | Awaited::Runtimes) => Awaited::Runtimes,
-            _ => Awaited::Nobody,
-        };
+        self.awaited = if is_complete { Awaited::Nobody } else { Awaited::Runtimes };
         self.arrivals.retain(|key| keys.contains(key));
         let mut arrived: BTreeSet<ClassKey> = self.arrivals.iter().cloned().collect();
         for key in discovered.iter().map(DiscoveredClass::key) {

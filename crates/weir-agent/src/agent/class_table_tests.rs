@@ -460,3 +460,21 @@ fn promises_are_suspended_and_come_back_in_the_order_of_age() {
     changes.retain(|change| !matches!(change, Change::Promised { .. }));
     assert_eq!((changes, unpromised(&table, "docker:a")), (Vec::new(), None));
 }
+
+/// A reload may add a runtime after all others have answered.
+#[test]
+fn a_promise_stays_while_a_runtime_has_not_answered() {
+    let mut table = table_of("");
+    let label = Layer { min: Some(BitRate::mbit(30)), ..Layer::default() };
+    let web = DiscoveredClass { label, ..claim("web") };
+    table.update(vec![web.clone()], true);
+    let promised = table.ledger().clone();
+    assert_eq!(promised.len(), 1);
+    table.update(vec![], false);
+    assert_eq!((table.ledger(), table.reservation().reserved), (&promised, BitRate::mbit(30)));
+    assert!(!table.is_settled());
+    table.update(vec![web], true);
+    assert_eq!(table.ledger(), &promised);
+    table.update(vec![], true);
+    assert_eq!(table.ledger(), &Ledger::new());
+}

@@ -9,13 +9,8 @@ use weir_share::Allocator;
 use weir_units::chain;
 
 use super::{
-    Agent, advice, check, cluster,
-    cluster::Cluster,
-    congestion,
-    download::Download,
-    effects::Effects,
-    runtimes::{Runtimes, images_wanted},
-    selector_rules,
+    Agent, advice, check, cluster, cluster::Cluster, congestion, download::Download, effects::Effects,
+    runtimes::images_wanted, selector_rules,
 };
 use crate::{
     config::{self, Config, Rights},
@@ -170,7 +165,7 @@ impl Agent {
                     self.follow_up(effects);
                 }
                 if has_other_runtimes {
-                    self.sources.runtimes = Runtimes::open(&self.classes.config().discover);
+                    self.sources.runtimes.reopen(&self.classes.config().discover);
                 }
                 let link = self.classes.config().link.clone();
                 if let Some(process) = self.link.scheduler.engine.process() {

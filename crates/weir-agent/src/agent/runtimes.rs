@@ -1,10 +1,10 @@
 //! The container runtimes that the agent follows.
 
-use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
+use std::{future::poll_fn, path::Path, pin::Pin, task::Poll, time::Duration};
 
 use tokio::sync::watch;
 use weir_discovery::{
-    Found, containerd, docker, merge,
+    Found, Source, containerd, docker, merge,
     runtime::{Snapshot, Unavailable, Watcher},
 };
 
@@ -22,11 +22,35 @@ struct Watched {
     /// It watches as long as it lives.
     watcher: Watcher,
     snapshots: watch::Receiver<Snapshot>,
+    /// The containers at the runtime's earlier socket. They count until the present one answers.
+    earlier: Vec<Found>,
 }
 
 type Change<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 impl Watched {
+    fn open(source: Source, socket: &Path) -> Option<Watched> {
+        let watcher = match source {
+            Source::Docker => docker::watch(docker::Options::at(socket)),
+            Source::Podman => docker::watch(docker::Options::podman(socket)),
+            Source::Containerd => containerd::watch(containerd::Options::at(socket)),
+            _ => return None,
+        };
+        Some(Watched { snapshots: watcher.snapshots(), watcher, earlier: Vec::new() })
+    }
+
+    /// Whether it watches this runtime.
+    fn is(&self, source: Source, socket: &Path) -> bool {
+        (self.watcher.source(), self.watcher.socket()) == (source, socket)
+    }
+
+    /// The containers that it told last.
+    fn containers(&self) -> Vec<Found> {
+        let snapshot = self.snapshots.borrow();
+        let has_answered = snapshot.error.is_none() || !snapshot.containers.is_empty();
+        if has_answered { snapshot.containers.clone() } else { self.earlier.clone() }
+    }
+
     /// Waits for a change.
     fn changed(&mut self) -> Change<'_> {
         Box::pin(async {
@@ -65,22 +89,46 @@ pub(super) struct State {
 
 impl Runtimes {
     pub(super) fn open(discover: &Discover) -> Runtimes {
-        let docker = discover.docker.iter().map(|socket| docker::watch(docker::Options::at(socket)));
-        let podman = discover.podman.iter().map(|socket| docker::watch(docker::Options::podman(socket)));
-        let containerd =
-            discover.containerd.iter().map(|socket| containerd::watch(containerd::Options::at(socket)));
-        let watchers = docker.chain(podman).chain(containerd);
-        let watched = watchers.map(|watcher| Watched { snapshots: watcher.snapshots(), watcher });
-        Runtimes { watched: watched.collect() }
+        let mut runtimes = Runtimes::default();
+        runtimes.reopen(discover);
+        runtimes
+    }
+
+    /// Follows the runtimes of another configuration. A runtime at the same socket is followed as before. The
+    /// containers of a runtime at another socket stay until it answers there.
+    pub(super) fn reopen(&mut self, discover: &Discover) {
+        let mut before = std::mem::take(&mut self.watched);
+        let mut kept: Vec<Option<Watched>> = discover
+            .runtimes()
+            .map(|(source, socket)| {
+                let at = before.iter().position(|watched| watched.is(source, socket))?;
+                Some(before.remove(at))
+            })
+            .collect();
+        for ((source, socket), kept) in discover.runtimes().zip(&mut kept) {
+            if kept.is_some() {
+                continue;
+            }
+            *kept = Watched::open(source, socket);
+            let moved = before.iter().position(|watched| watched.watcher.source() == source);
+            if let (Some(at), Some(watched)) = (moved, kept) {
+                watched.earlier = before.remove(at).containers();
+            }
+        }
+        self.watched = kept.into_iter().flatten().collect();
     }
 
     /// The present containers.
     pub(super) fn told(&mut self) -> Told {
         let mut told =
             Told { containers: Vec::new(), warnings: Vec::new(), lost: Vec::new(), is_complete: true };
-        for Watched { watcher, snapshots } in &mut self.watched {
-            let snapshot = snapshots.borrow_and_update();
-            told.containers.extend(snapshot.containers.iter().cloned());
+        for watched in &mut self.watched {
+            if watched.snapshots.borrow_and_update().error.is_none() {
+                watched.earlier.clear();
+            }
+            told.containers.extend(watched.containers());
+            let Watched { watcher, snapshots, .. } = watched;
+            let snapshot = snapshots.borrow();
             told.warnings.extend(snapshot.warnings.iter().map(ToString::to_string));
             told.lost.extend(snapshot.error.iter().map(|why| lost(watcher, why)));
             told.is_complete &= !matches!(snapshot.error, Some(Unavailable::NotYet));
@@ -96,7 +144,7 @@ impl Runtimes {
 
     /// The warnings about runtimes that do not answer.
     pub(super) fn lost(&self) -> Vec<String> {
-        let lost = |Watched { watcher, snapshots }: &Watched| {
+        let lost = |Watched { watcher, snapshots, .. }: &Watched| {
             snapshots.borrow().error.as_ref().map(|why| lost(watcher, why))
         };
         self.watched.iter().filter_map(lost).collect()
@@ -104,12 +152,12 @@ impl Runtimes {
 
     /// The state of each runtime.
     pub(super) fn states(&self) -> Vec<State> {
-        let state = |Watched { watcher, snapshots }: &Watched| {
-            let snapshot = snapshots.borrow();
+        let state = |watched: &Watched| {
+            let Watched { watcher, snapshots, .. } = watched;
             State {
                 name: format!("{} at {}", watcher.source(), watcher.socket().display()),
-                containers: snapshot.containers.len(),
-                error: snapshot.error.as_ref().map(ToString::to_string),
+                containers: watched.containers().len(),
+                error: snapshots.borrow().error.as_ref().map(ToString::to_string),
             }
         };
         self.watched.iter().map(state).collect()
@@ -119,7 +167,7 @@ impl Runtimes {
     /// leftovers, and would remove them with their queued packets.
     pub(super) async fn first_list(&mut self) {
         let end = tokio::time::Instant::now() + FIRST_LIST_TIMEOUT;
-        for Watched { watcher, snapshots } in &mut self.watched {
+        for Watched { watcher, snapshots, .. } in &mut self.watched {
             let answered = snapshots.wait_for(|s| !matches!(s.error, Some(Unavailable::NotYet)));
             if tokio::time::timeout_at(end, answered).await.is_err() {
                 let source = watcher.source();
@@ -152,4 +200,65 @@ pub(super) fn images_wanted(config: &Config) -> Option<Wanted> {
     let settings = images.runtime.clone()?;
     let socket = settings.docker.clone().or_else(|| config.discover.docker.clone())?;
     Some(Wanted { settings, socket, notes: notes_file(&config.agent.state), listen: images.listen })
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_discovery::{Location, NetnsRef, NsId};
+
+    use super::*;
+
+    fn discover(text: &str) -> Discover {
+        toml::from_str(text).expect(text)
+    }
+
+    fn container(name: &str, source: Source) -> Found {
+        let id = NsId { dev: 4, ino: name.bytes().map(u64::from).sum() };
+        let netns = NetnsRef { path: format!("/run/netns/{name}").into(), id };
+        Found::new(name.to_owned(), name.to_owned(), source, Location::Netns(netns))
+    }
+
+    /// Makes a runtime tell of one container. The sender ends with the test.
+    fn tell(runtimes: &mut Runtimes, at: usize, name: &str) -> watch::Sender<Snapshot> {
+        let watched = &mut runtimes.watched[at];
+        let containers = vec![container(name, watched.watcher.source())];
+        let (sender, snapshots) = watch::channel(Snapshot { containers, warnings: Vec::new(), error: None });
+        watched.snapshots = snapshots;
+        sender
+    }
+
+    fn names(told: &Told) -> Vec<&str> {
+        told.containers.iter().map(|found| found.name.as_str()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_runtime_at_the_same_socket_is_followed_as_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| format!("{:?}", dir.path().join(name));
+        let mut runtimes = Runtimes::open(&discover(&format!("docker = {}", at("d"))));
+        let _docker = tell(&mut runtimes, 0, "web");
+        let before = runtimes.watched[0].snapshots.clone();
+        runtimes.reopen(&discover(&format!("docker = {}\npodman = {}", at("d"), at("p"))));
+        assert!(runtimes.watched[0].snapshots.same_channel(&before));
+        let told = runtimes.told();
+        assert_eq!((names(&told), told.is_complete), (vec!["web"], false));
+        runtimes.reopen(&discover(&format!("docker = false\npodman = {}", at("p"))));
+        assert_eq!((names(&runtimes.told()), runtimes.watched.len()), (vec![], 1));
+    }
+
+    #[tokio::test]
+    async fn containers_stay_until_a_runtime_answers_at_another_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| format!("docker = {:?}", dir.path().join(name));
+        let mut runtimes = Runtimes::open(&discover(&at("d")));
+        let _docker = tell(&mut runtimes, 0, "web");
+        runtimes.reopen(&discover(&at("e")));
+        runtimes.reopen(&discover(&at("f")));
+        let told = runtimes.told();
+        assert_eq!((names(&told), told.is_complete), (vec!["web"], false));
+        let sender = tell(&mut runtimes, 0, "db");
+        assert_eq!(names(&runtimes.told()), ["db"]);
+        sender.send_replace(Snapshot::default());
+        assert_eq!(names(&runtimes.told()), Vec::<&str>::new());
+    }
 }

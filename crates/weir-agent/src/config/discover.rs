@@ -1,8 +1,9 @@
 //! `[discover]`: the sources that the agent asks for containers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer};
+use weir_discovery::Source;
 
 /// `[discover]`
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -40,10 +41,15 @@ impl Default for Discover {
 impl Discover {
     /// Whether both name the same runtimes.
     pub(crate) fn has_runtimes_of(&self, other: &Discover) -> bool {
-        let runtimes = |discover: &Discover| {
-            (discover.docker.clone(), discover.podman.clone(), discover.containerd.clone())
-        };
-        runtimes(self) == runtimes(other)
+        self.runtimes().eq(other.runtimes())
+    }
+
+    /// The runtimes and their sockets, in the order of their precedence.
+    pub(crate) fn runtimes(&self) -> impl Iterator<Item = (Source, &Path)> {
+        let docker = self.docker.iter().map(|socket| (Source::Docker, socket.as_path()));
+        let podman = self.podman.iter().map(|socket| (Source::Podman, socket.as_path()));
+        let containerd = self.containerd.iter().map(|socket| (Source::Containerd, socket.as_path()));
+        docker.chain(podman).chain(containerd)
     }
 }
 
