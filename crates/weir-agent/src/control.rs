@@ -64,7 +64,7 @@ pub enum Request {
     /// `DELETE /v1/notices`.
     Acknowledge(Reply<Result<Vec<String>, Error>>),
     /// `GET /v1/doctor`.
-    Doctor(Reply<Doctor>),
+    Doctor(Reply<Result<Doctor, Error>>),
     /// Everything below `/v1/cni`.
     Cni(CniRequest),
     /// Everything below `/v1/agreements`.

@@ -237,7 +237,7 @@ async fn acknowledge(State(control): State<Control>) -> Answer<Vec<String>> {
 }
 
 async fn doctor(State(control): State<Control>) -> Answer<Doctor> {
-    ask_within(DOCTOR_TIMEOUT, &control, Request::Doctor).await.map(Json)
+    Ok(Json(ask_within(DOCTOR_TIMEOUT, &control, Request::Doctor).await??))
 }
 
 /// The description of all routes.

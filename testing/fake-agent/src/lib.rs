@@ -591,7 +591,7 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
             Request::Acknowledge(reply) => {
                 drop(reply.send(Ok(vec!["2026-11-23T00:00:00Z: the state was damaged".to_owned()])))
             }
-            Request::Doctor(reply) => drop(reply.send(doctor())),
+            Request::Doctor(reply) => drop(reply.send(Ok(doctor()))),
             Request::Export(reply) => drop(reply.send(Ok(export()))),
             Request::Events(reply) => {
                 let Some(events) = events.upgrade() else { return };

@@ -80,18 +80,14 @@ impl Agent {
             Request::Doctor(reply) => {
                 let own = self.doctor();
                 let device = self.classes.config().link.device.clone();
-                // The checks take seconds, so they run outside the loop that divides the link.
-                let started = std::thread::Builder::new().spawn(move || {
+                // The checks take seconds.
+                self.threads.doctor.answer(reply, move |_| {
                     let mut checks = crate::doctor::kernel();
                     let link = Netlink::open().and_then(|mut netlink| netlink.link(&device)).ok();
                     checks.extend(crate::doctor::engines(link.as_ref()));
                     checks.extend(own);
-                    drop(reply.send(weir_api::Doctor { checks }));
+                    Ok(weir_api::Doctor { checks })
                 });
-                // The caller learns that there is no answer.
-                if let Err(e) = started {
-                    tracing::warn!("cannot start a thread for the checks of `weir doctor`: {e}");
-                }
             }
             Request::Cni(ask) => self.ask_cni(ask),
             Request::Agreements(ask) => self.agree(ask),

@@ -56,6 +56,7 @@ mod scheduler;
 mod selector_rules;
 mod sources;
 pub(crate) mod store;
+mod threads;
 mod unclaimed;
 mod uplink;
 mod views;
@@ -101,6 +102,7 @@ use self::{
     scheduler::Scheduler,
     sources::{Discovered, Sources},
     store::Store,
+    threads::Threads,
     uplink::Uplink,
 };
 use crate::{
@@ -142,6 +144,7 @@ struct Agent {
     events: EventLog,
     images: Images,
     api: Api,
+    threads: Threads,
     started: std::time::Instant,
     /// The longest delay of a tick since the start.
     max_tick_delay: Duration,
@@ -395,6 +398,7 @@ impl Agent {
             events: EventLog::new(),
             images: Images::off(),
             api,
+            threads: Threads::new(),
             started: std::time::Instant::now(),
             max_tick_delay: Duration::ZERO,
         };

@@ -146,16 +146,11 @@ impl Agent {
     /// Answers a part of the audit. The files are read outside the loop that divides the link.
     pub(in crate::agent) fn read_audit(&self, query: HistoryQuery, reply: Reply<Result<History, Error>>) {
         let directory = self.audit.directory();
-        let started = std::thread::Builder::new().spawn(move || {
-            let read = page::read(&directory, &query).map_err(|e| {
+        self.threads.history.answer(reply, move |is_wanted| {
+            page::read(&directory, &query, is_wanted).map_err(|e| {
                 let message = format!("cannot read the audit in {}: {e}", directory.display());
                 Error::new(ErrorCode::Engine, message)
-            });
-            drop(reply.send(read));
+            })
         });
-        // The caller learns that there is no answer.
-        if let Err(e) = started {
-            tracing::warn!("cannot start a thread that reads the audit: {e}");
-        }
     }
 }

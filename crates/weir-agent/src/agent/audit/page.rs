@@ -24,8 +24,12 @@ fn wanted(mut record: HistoryRecord, query: &HistoryQuery) -> Option<HistoryReco
     (!record.changes.is_empty()).then_some(record)
 }
 
-/// The records that a query asks for.
-pub(super) fn read(directory: &Path, query: &HistoryQuery) -> io::Result<History> {
+/// The records that a query asks for. No further file is read once `is_wanted` says no.
+pub(super) fn read(
+    directory: &Path,
+    query: &HistoryQuery,
+    is_wanted: impl Fn() -> bool,
+) -> io::Result<History> {
     let limit = query.limit.unwrap_or(MAX_RECORDS).clamp(1, MAX_RECORDS);
     let all = files::list(directory)?;
     // A file ends where the next one begins.
@@ -33,6 +37,9 @@ pub(super) fn read(directory: &Path, query: &HistoryQuery) -> io::Result<History
     let (mut history, mut changes) = (History::default(), 0);
     let mut last: Option<u64> = None;
     for (_, path) in &all[first..] {
+        if !is_wanted() {
+            break;
+        }
         let unreadable = files::read(path, |record| {
             let n = record.n;
             // A record that was written again after a crash has the same number.
