@@ -2,6 +2,7 @@
 //! namespace of a process in there.
 
 use std::{
+    collections::VecDeque,
     fs,
     path::{Path, PathBuf},
 };
@@ -13,8 +14,10 @@ use weir_discovery::{
 
 use super::Pod;
 
-/// The most processes that are looked at, the most cgroups below a pod's.
-const MAX_LOOKED_AT: usize = 64;
+/// The most cgroups of a pod that are looked at, those of its containers first.
+const MAX_CGROUPS: usize = 64;
+/// The most processes of a cgroup that are looked at. A container cannot hide those of others behind its own.
+const MAX_OF_CGROUP: usize = 16;
 
 /// The paths that a pod's cgroup may have, by the kubelet's two drivers (cgroupfs, systemd) and the classes of
 /// service. A static pod has another uid there.
@@ -44,28 +47,61 @@ pub(crate) fn find(mount: Result<&Cgroup2, &CgroupError>, own: NsId, pod: &Pod) 
     if pod.host_network {
         return Ok(Location::HostNetwork { cgroup, pid: 0 });
     }
-    let netns = processes(&directory)
-        .into_iter()
-        .find_map(|pid| NetnsRef::at(Path::new(&format!("/proc/{pid}/ns/net"))).ok());
-    match netns {
-        None => Err("`weir cni` did not report it, and none of its processes can be looked at".to_owned()),
-        Some(netns) if netns.id == own => {
-            Err("its processes are in the node's own network, and its specification says otherwise"
-                .to_owned())
-        }
-        Some(netns) => Ok(Location::Netns(netns)),
-    }
+    let netns = |pid: u32| NetnsRef::at(Path::new(&format!("/proc/{pid}/ns/net"))).ok();
+    namespace_of(&processes(&directory), own, started, netns).map(Location::Netns)
 }
 
-/// Processes in a cgroup and those below it.
+/// The network namespace of a pod's oldest process that is not in the node's own. A runtime's monitor (conmon) is in
+/// the node's, and a container can begin a process in a namespace that it made. The pod's own namespace is older.
+fn namespace_of(
+    pids: &[u32],
+    own: NsId,
+    started: impl Fn(u32) -> Option<u64>,
+    netns: impl Fn(u32) -> Option<NetnsRef>,
+) -> Result<NetnsRef, String> {
+    let mut by_age: Vec<(u64, u32)> = pids.iter().filter_map(|pid| Some((started(*pid)?, *pid))).collect();
+    by_age.sort_unstable();
+    let mut is_any_own = false;
+    for found in by_age.into_iter().filter_map(|(_, pid)| netns(pid)) {
+        if found.id != own {
+            return Ok(found);
+        }
+        is_any_own = true;
+    }
+    Err(if is_any_own {
+        "its processes are in the node's own network, and its specification says otherwise"
+    } else {
+        "`weir cni` did not report it, and none of its processes can be looked at"
+    }
+    .to_owned())
+}
+
+/// When a process started, in ticks since the boot.
+fn started(pid: u32) -> Option<u64> {
+    started_of(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The start in the text of `/proc/PID/stat`: field 22. Field 2 is a name in brackets, which can hold any character.
+fn started_of(stat: &str) -> Option<u64> {
+    let (_, from_third) = stat.rsplit_once(')')?;
+    from_third.split_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+/// Processes in a cgroup and in all below it. CRI-O has crun put them into a cgroup below that of the container.
 fn processes(directory: &Path) -> Vec<u32> {
-    let below = fs::read_dir(directory).into_iter().flatten().flatten();
-    let below = below.map(|entry| entry.path()).filter(|path| path.is_dir()).take(MAX_LOOKED_AT);
-    let read = |cgroup: PathBuf| fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
-    let texts: Vec<String> = below.chain([directory.to_owned()]).map(read).collect();
-    // A process of another process namespace is 0.
-    let pids = texts.iter().flat_map(|text| text.lines()).filter_map(|line| line.parse().ok());
-    pids.filter(|pid| *pid != 0).take(MAX_LOOKED_AT).collect()
+    let mut pids = Vec::new();
+    let mut waiting = VecDeque::from([directory.to_owned()]);
+    for _ in 0..MAX_CGROUPS {
+        let Some(cgroup) = waiting.pop_front() else { break };
+        let text = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+        // A process of another process namespace is 0.
+        let here = text.lines().filter_map(|line| line.parse::<u32>().ok()).filter(|pid| *pid != 0);
+        pids.extend(here.take(MAX_OF_CGROUP));
+        let below = fs::read_dir(&cgroup).into_iter().flatten().flatten();
+        let below = below.map(|entry| entry.path()).filter(|path| path.is_dir());
+        waiting.extend(below.take(MAX_CGROUPS.saturating_sub(waiting.len())));
+    }
+    pids
 }
 
 #[cfg(test)]
@@ -95,7 +131,70 @@ mod tests {
         fs::create_dir(&container).unwrap();
         fs::write(dir.path().join("cgroup.procs"), "7\n").unwrap();
         fs::write(container.join("cgroup.procs"), "0\n41\n42\n").unwrap();
-        assert_eq!(processes(dir.path()), [41, 42, 7]);
+        assert_eq!(processes(dir.path()), [7, 41, 42]);
         assert_eq!(processes(&dir.path().join("gone")), Vec::<u32>::new());
+    }
+
+    /// CRI-O with crun.
+    #[test]
+    fn processes_in_a_cgroup_below_a_containers_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let inner = dir.path().join("crio-1.scope/container");
+        fs::create_dir_all(&inner).unwrap();
+        fs::write(inner.join("cgroup.procs"), "51\n").unwrap();
+        assert_eq!(processes(dir.path()), [51]);
+    }
+
+    #[test]
+    fn a_container_with_many_processes_and_cgroups_hides_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let many: String = (100..1_000).map(|pid| format!("{pid}\n")).collect();
+        for n in 0..200 {
+            let nested = dir.path().join(format!("a.scope/{n}"));
+            fs::create_dir_all(&nested).unwrap();
+            fs::write(nested.join("cgroup.procs"), &many).unwrap();
+        }
+        fs::write(dir.path().join("a.scope/cgroup.procs"), &many).unwrap();
+        let pause = dir.path().join("b.scope");
+        fs::create_dir(&pause).unwrap();
+        fs::write(pause.join("cgroup.procs"), "5\n").unwrap();
+        fs::write(dir.path().join("cgroup.procs"), "6\n").unwrap();
+        let found = processes(dir.path());
+        assert!(found.contains(&5) && found.contains(&6), "{found:?}");
+        assert!(found.len() <= MAX_CGROUPS * MAX_OF_CGROUP, "{}", found.len());
+    }
+
+    fn netns(ino: u64) -> NetnsRef {
+        NetnsRef { path: format!("/proc/{ino}/ns/net").into(), id: NsId { dev: 4, ino } }
+    }
+
+    const OWN: NsId = NsId { dev: 4, ino: 1 };
+
+    /// Processes as (pid, start, namespace). The node's own namespace is 1, and that of 0 cannot be opened.
+    fn namespace_among(processes: &[(u32, u64, u64)]) -> Result<u64, String> {
+        let find = |pid: u32| *processes.iter().find(|process| process.0 == pid).unwrap();
+        let pids: Vec<u32> = processes.iter().map(|process| process.0).collect();
+        let open = |pid| Some(find(pid).2).filter(|ino| *ino != 0).map(netns);
+        namespace_of(&pids, OWN, |pid| Some(find(pid).1), open).map(|found| found.id.ino)
+    }
+
+    #[test]
+    fn a_newer_process_in_a_namespace_of_its_own_does_not_place_its_pod() {
+        assert_eq!(namespace_among(&[(70, 900, 8), (40, 100, 7), (41, 200, 7)]), Ok(7));
+    }
+
+    #[test]
+    fn a_process_in_the_nodes_network_is_passed_over() {
+        assert_eq!(namespace_among(&[(39, 90, 1), (38, 80, 0), (40, 100, 7)]), Ok(7));
+        assert!(namespace_among(&[(39, 90, 1)]).unwrap_err().contains("the node's own network"));
+        assert!(namespace_among(&[(39, 90, 0)]).unwrap_err().contains("none of its processes"));
+    }
+
+    #[test]
+    fn the_start_of_a_process_is_read_behind_any_name() {
+        let fields = (4..22).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+        assert_eq!(started_of(&format!("7 (a) b) S) S {fields} 4711 23 24\n")), Some(4711));
+        assert_eq!(started_of("7 (sh) S 1"), None);
+        assert!(started(std::process::id()).is_some_and(|ticks| ticks > 0));
     }
 }
