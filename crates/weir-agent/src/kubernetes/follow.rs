@@ -24,6 +24,8 @@ pub(super) trait Task: Object + Send + Sync + 'static {
     fn watch(endpoint: &Endpoint, version: String) -> Ask;
     /// Its place in what is known.
     fn of(followed: &mut Followed) -> (&mut Collection<Self>, &mut Option<Fault>);
+    /// Notes that a list has arrived. Returns whether that is news.
+    fn note_list(followed: &mut Followed) -> bool;
 }
 
 impl Task for Pod {
@@ -38,6 +40,10 @@ impl Task for Pod {
     fn of(followed: &mut Followed) -> (&mut Collection<Pod>, &mut Option<Fault>) {
         (&mut followed.pods, &mut followed.pods_fault)
     }
+
+    fn note_list(followed: &mut Followed) -> bool {
+        !std::mem::replace(&mut followed.is_listed, true)
+    }
 }
 
 impl Task for Namespace {
@@ -51,6 +57,11 @@ impl Task for Namespace {
 
     fn of(followed: &mut Followed) -> (&mut Collection<Namespace>, &mut Option<Fault>) {
         (&mut followed.namespaces, &mut followed.namespaces_fault)
+    }
+
+    /// A list of namespaces tells of no pod.
+    fn note_list(_: &mut Followed) -> bool {
+        false
     }
 }
 
@@ -99,7 +110,7 @@ async fn once<T: Task>(
         let fresh = list::<T>(&client, endpoint).await?;
         *is_listed = true;
         sender.send_if_modified(|followed| {
-            let is_first = !std::mem::replace(&mut followed.is_listed, true);
+            let is_first = T::note_list(followed);
             let (known, fault) = T::of(followed);
             let had_fault = fault.take().is_some();
             let is_new = *known != fresh;

@@ -48,7 +48,7 @@ const MAX_WAITING: usize = 64;
 pub(crate) struct Followed {
     pub(crate) pods: Collection<Pod>,
     pub(crate) namespaces: Collection<Namespace>,
-    /// Whether a list has arrived since the agent's start.
+    /// Whether a list of pods has arrived since the agent's start.
     pub(crate) is_listed: bool,
     pub(crate) pods_fault: Option<Fault>,
     pub(crate) namespaces_fault: Option<Fault>,
@@ -70,7 +70,7 @@ impl Followed {
         faults
     }
 
-    /// Whether each question has had an answer, or none could be had.
+    /// Whether the pods are known, or cannot be had.
     pub(crate) fn is_settled(&self) -> bool {
         self.is_listed || self.pods_fault.is_some()
     }

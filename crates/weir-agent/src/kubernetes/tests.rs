@@ -1,6 +1,11 @@
 //! The source before a stand-in for the API server, which behaves well and badly.
 
-use std::{path::Path, time::Duration};
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::TcpListener,
+    path::Path,
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -17,10 +22,42 @@ fn config() -> Kubernetes {
 }
 
 fn open(server: &ApiServer, state: &Path, config: &Kubernetes) -> Source {
+    open_at(server.url(), state, config)
+}
+
+fn open_at(server: String, state: &Path, config: &Kubernetes) -> Source {
     let token_file = state.join("token");
-    let endpoint =
-        Endpoint { node: NODE.into(), server: server.url(), token_file, ca_file: "/no/ca.crt".into() };
+    let endpoint = Endpoint { node: NODE.into(), server, token_file, ca_file: "/no/ca.crt".into() };
     Source::open(config, endpoint, state)
+}
+
+/// A server that refuses pods, and has one namespace. It ends with the process.
+fn refusing_pods() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let namespaces = json!({
+        "metadata": { "resourceVersion": "1" },
+        "items": [namespace("shop", &[("weir.dev/weight", "4")])],
+    })
+    .to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+            let first = lines.next().unwrap_or_default();
+            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let (status, body) = match first.as_str() {
+                line if line.starts_with("GET /api/v1/pods") => (403, "{}"),
+                line if line.contains("watch=1") => (200, ""),
+                _ => (200, namespaces.as_str()),
+            };
+            let length = body.len();
+            let _ = write!(
+                stream,
+                "HTTP/1.1 {status} status\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+            );
+        }
+    });
+    url
 }
 
 /// Waits until something holds.
@@ -70,6 +107,17 @@ async fn pods_of_the_node_and_namespaces_are_followed_with_a_fresh_token() {
     std::fs::write(dir.path().join("token"), "second").unwrap();
     server.behave(Manner::Expired);
     until("new token", || shown("Bearer second")).await;
+}
+
+/// The kept pods would be lost, and the cluster would be told of room that pods have.
+#[tokio::test]
+async fn a_list_of_namespaces_does_not_count_as_one_of_pods() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Kubernetes { publish: false, events: false, ..config() };
+    let source = open_at(refusing_pods(), dir.path(), &config);
+    until("namespaces", || source.followed().namespaces.len() == 1).await;
+    until("refusal", || source.followed().pods_fault.is_some()).await;
+    assert!(!source.followed().is_listed);
 }
 
 #[tokio::test]
