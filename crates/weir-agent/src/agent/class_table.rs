@@ -250,7 +250,7 @@ impl ClassTable {
         let before: BTreeSet<ClassKey> = self.found.iter().map(DiscoveredClass::key).collect();
         let asked_anew = discovered::asked_anew(&self.found, &discovered);
         let keys: BTreeSet<ClassKey> = discovered.iter().map(DiscoveredClass::key).collect();
-        self.awaited = if is_complete { Awaited::Nobody } else { Awaited::Runtimes };
+        self.awaited = if is_complete { Awaited::Nobody } else { Awaited::Sources };
         self.arrivals.retain(|key| keys.contains(key));
         let mut arrived: BTreeSet<ClassKey> = self.arrivals.iter().cloned().collect();
         for key in discovered.iter().map(DiscoveredClass::key) {

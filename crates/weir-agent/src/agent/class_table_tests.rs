@@ -478,3 +478,18 @@ fn a_promise_stays_while_a_runtime_has_not_answered() {
     table.update(vec![], true);
     assert_eq!(table.ledger(), &Ledger::new());
 }
+
+/// A pod without a report of `weir cni` is found by what its cluster tells.
+#[test]
+fn a_promise_to_a_pod_stays_while_the_cluster_has_not_answered() {
+    let mut table = table_of("");
+    let label = Layer { min: Some(BitRate::mbit(30)), ..Layer::default() };
+    let of = |source, name: &str| DiscoveredClass { source, label, ..claim(name) };
+    table.update(vec![of(ClassSource::Cni, "shop/web"), of(ClassSource::Netns, "lab")], true);
+    let (config, ledger) = (table.config().clone(), table.ledger().clone());
+    let mut table = ClassTable::new(config, SetLayers::new(), Minors::new(), ledger, BitRate::ZERO);
+    table.update(vec![], false);
+    assert_eq!(table.ledger().keys().map(ToString::to_string).collect::<Vec<_>>(), ["cni:shop/web"]);
+    table.update(vec![], true);
+    assert_eq!(table.ledger(), &Ledger::new());
+}

@@ -108,8 +108,8 @@ pub(super) struct Want {
 pub(super) enum Awaited {
     /// No discovery was made yet.
     Everyone,
-    /// A runtime has not reported its containers yet.
-    Runtimes,
+    /// A runtime or the cluster has not reported its containers yet.
+    Sources,
     Nobody,
 }
 
@@ -117,7 +117,8 @@ impl Awaited {
     fn includes(self, key: &ClassKey) -> bool {
         match self {
             Awaited::Everyone => key.source().is_discovered(),
-            Awaited::Runtimes => key.source().is_runtime(),
+            // The cluster tells of pods that no call of the plugin reported.
+            Awaited::Sources => key.source().is_runtime() || key.source() == ClassSource::Cni,
             Awaited::Nobody => false,
         }
     }
