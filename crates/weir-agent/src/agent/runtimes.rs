@@ -118,14 +118,22 @@ impl Runtimes {
         self.watched = kept.into_iter().flatten().collect();
     }
 
-    /// The present containers.
-    pub(super) fn told(&mut self) -> Told {
-        let mut told =
-            Told { containers: Vec::new(), warnings: Vec::new(), lost: Vec::new(), is_complete: true };
+    /// Takes what is known now as seen.
+    pub(super) fn take_note(&mut self) {
         for watched in &mut self.watched {
             if watched.snapshots.borrow_and_update().error.is_none() {
                 watched.earlier.clear();
             }
+        }
+    }
+
+    /// The present containers of the runtimes that a configuration names.
+    pub(super) fn told(&self, discover: &Discover) -> Told {
+        let mut told =
+            Told { containers: Vec::new(), warnings: Vec::new(), lost: Vec::new(), is_complete: true };
+        let is_named =
+            |watched: &&Watched| discover.runtimes().any(|(source, socket)| watched.is(source, socket));
+        for watched in self.watched.iter().filter(is_named) {
             told.containers.extend(watched.containers());
             let Watched { watcher, snapshots, .. } = watched;
             let snapshot = snapshots.borrow();
@@ -238,12 +246,14 @@ mod tests {
         let mut runtimes = Runtimes::open(&discover(&format!("docker = {}", at("d"))));
         let _docker = tell(&mut runtimes, 0, "web");
         let before = runtimes.watched[0].snapshots.clone();
-        runtimes.reopen(&discover(&format!("docker = {}\npodman = {}", at("d"), at("p"))));
+        let both = discover(&format!("docker = {}\npodman = {}", at("d"), at("p")));
+        runtimes.reopen(&both);
         assert!(runtimes.watched[0].snapshots.same_channel(&before));
-        let told = runtimes.told();
+        let told = runtimes.told(&both);
         assert_eq!((names(&told), told.is_complete), (vec!["web"], false));
-        runtimes.reopen(&discover(&format!("docker = false\npodman = {}", at("p"))));
-        assert_eq!((names(&runtimes.told()), runtimes.watched.len()), (vec![], 1));
+        let podman = discover(&format!("docker = false\npodman = {}", at("p")));
+        runtimes.reopen(&podman);
+        assert_eq!((names(&runtimes.told(&podman)), runtimes.watched.len()), (vec![], 1));
     }
 
     #[tokio::test]
@@ -253,12 +263,36 @@ mod tests {
         let mut runtimes = Runtimes::open(&discover(&at("d")));
         let _docker = tell(&mut runtimes, 0, "web");
         runtimes.reopen(&discover(&at("e")));
-        runtimes.reopen(&discover(&at("f")));
-        let told = runtimes.told();
+        let last = discover(&at("f"));
+        runtimes.reopen(&last);
+        runtimes.take_note();
+        let told = runtimes.told(&last);
         assert_eq!((names(&told), told.is_complete), (vec!["web"], false));
         let sender = tell(&mut runtimes, 0, "db");
-        assert_eq!(names(&runtimes.told()), ["db"]);
+        runtimes.take_note();
+        assert_eq!(names(&runtimes.told(&last)), ["db"]);
         sender.send_replace(Snapshot::default());
-        assert_eq!(names(&runtimes.told()), Vec::<&str>::new());
+        assert_eq!(names(&runtimes.told(&last)), Vec::<&str>::new());
+    }
+
+    /// A plan asks for them. The change waits for a discovery, which takes note of it.
+    #[tokio::test]
+    async fn containers_of_a_runtime_that_another_configuration_lacks_are_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| format!("{:?}", dir.path().join(name));
+        let both = discover(&format!("docker = {}\npodman = {}", at("d"), at("p")));
+        let mut runtimes = Runtimes::open(&both);
+        let docker = tell(&mut runtimes, 0, "web");
+        let _podman = tell(&mut runtimes, 1, "db");
+        docker.send_modify(|snapshot| snapshot.error = Some(Unavailable::NotYet));
+        let podman = discover(&format!("docker = false\npodman = {}", at("p")));
+        let told = runtimes.told(&podman);
+        assert_eq!((names(&told), told.lost.len(), told.is_complete), (vec!["db"], 0, true));
+        assert_eq!(names(&runtimes.told(&both)), ["web", "db"]);
+        let elsewhere = discover(&format!("docker = {}\npodman = {}", at("e"), at("p")));
+        assert_eq!(names(&runtimes.told(&elsewhere)), ["db"]);
+        assert!(runtimes.watched[0].snapshots.has_changed().unwrap());
+        runtimes.take_note();
+        assert!(!runtimes.watched[0].snapshots.has_changed().unwrap());
     }
 }

@@ -95,6 +95,7 @@ impl Sources {
     ) -> Result<Discovered, DiscoverError> {
         self.is_due = true;
         self.cluster.take_note();
+        self.runtimes.take_note();
         let mut unclaimed = std::mem::take(&mut self.unclaimed);
         let found = self.survey(netlink, config, uplinks, &mut unclaimed, now);
         self.unclaimed = unclaimed;
@@ -134,7 +135,7 @@ impl Sources {
         unclaimed: &mut Unclaimed,
         now: Instant,
     ) -> Result<Discovered, DiscoverError> {
-        let told = self.runtimes.told();
+        let told = self.runtimes.told(&config.discover);
         let is_complete = told.is_complete && self.cluster.is_complete();
         let attached = self.cluster.attached(&self.cni, config);
         let reports = Reports { attached: &attached, told: &told, unclaimed, now };
