@@ -17,9 +17,12 @@ pub(super) struct ConfigFile {
 }
 
 impl ConfigFile {
-    /// A file that was read just now.
-    pub(super) fn new(path: &Path) -> ConfigFile {
-        ConfigFile { path: path.to_owned(), modified: modified(path), error: None, taken_ms: now_ms() }
+    /// Reads the file. The time of its last change is read first, so a later change is noticed however long the start
+    /// takes.
+    pub(super) fn read<T>(path: &Path, load: impl FnOnce(&Path) -> T) -> (ConfigFile, T) {
+        let modified = modified(path);
+        let content = load(path);
+        (ConfigFile { path: path.to_owned(), modified, error: None, taken_ms: now_ms() }, content)
     }
 
     pub(super) fn has_changed(&self) -> bool {
@@ -46,4 +49,27 @@ fn now_ms() -> u64 {
 
 fn modified(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|m| m.modified()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, time::Duration};
+
+    use super::*;
+
+    #[test]
+    fn a_change_of_the_file_after_it_was_read_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weir.toml");
+        fs::write(&path, "first").unwrap();
+        let (file, content) = ConfigFile::read(&path, |path| {
+            let content = fs::read_to_string(path).unwrap();
+            let open = fs::File::options().write(true).open(path).unwrap();
+            open.set_modified(SystemTime::now() + Duration::from_secs(5)).unwrap();
+            content
+        });
+        assert_eq!((content.as_str(), file.has_changed()), ("first", true));
+        let (file, _) = ConfigFile::read(&path, |_| ());
+        assert!(!file.has_changed());
+    }
 }

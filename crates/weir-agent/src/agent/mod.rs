@@ -177,18 +177,19 @@ enum Until {
 
 fn begin(path: &Path, until: Until) -> anyhow::Result<()> {
     let mut netlink = Netlink::open()?;
-    let config = links::of_route(config::load(path)?, &mut netlink);
+    let (file, config) = ConfigFile::read(path, config::load);
+    let config = links::of_route(config?, &mut netlink);
     check::fits_node(path, &config, &mut netlink)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(path, config, until))
+    runtime.block_on(serve(file, config, until))
 }
 
-async fn serve(path: &Path, config: Config, until: Until) -> anyhow::Result<()> {
+async fn serve(file: ConfigFile, config: Config, until: Until) -> anyhow::Result<()> {
     let _lock = lock::take()?;
-    let rights = config.access.rights().map_err(|why| check::unusable(path, why))?;
+    let rights = config.access.rights().map_err(|why| check::unusable(&file.path, why))?;
     let socket = Socket::bind(&config.agent.socket, &rights)?;
     let access = Access::new(rights);
-    let mut agent = Agent::open(path, config, access.clone())?;
+    let mut agent = Agent::open(file, config, access.clone())?;
     let (control, mut requests) = mpsc::channel(64);
     let images = match agent.classes.config().images.clone() {
         Some(settings) if settings.is_agents() => {
@@ -313,7 +314,8 @@ async fn serve(path: &Path, config: Config, until: Until) -> anyhow::Result<()> 
 }
 
 impl Agent {
-    fn open(path: &Path, config: Config, access: Access) -> anyhow::Result<Agent> {
+    fn open(config_file: ConfigFile, config: Config, access: Access) -> anyhow::Result<Agent> {
+        let path = &config_file.path;
         let mut netlink = Netlink::open()?;
         let store = Store::open(&config.agent.state)?;
         let capacities = Capacities::new(&config, store.capacity()?);
@@ -375,7 +377,7 @@ impl Agent {
         let api = Api::new(&config, access, store.tokens()?);
         let cluster = Cluster::open(&config).map_err(|why| check::unusable(path, why))?;
         let mut agent = Agent {
-            config_file: ConfigFile::new(path),
+            config_file,
             store,
             clock,
             agreements,
