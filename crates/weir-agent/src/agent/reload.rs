@@ -135,12 +135,19 @@ impl Agent {
                 self.link.download = Download::open(&config, of, &self.store, promised, attachments)
                     .map_err(|e| format!("cannot share [link] download: {}", chain(&e)))?;
             }
-            self.images.hold_runtime(images_wanted(&config)).map_err(|e| format!("{e:#}"))?;
-            if let Some(images) = images {
-                self.images.reconfigure(images)?;
-            }
             server::admit(&config.agent.socket, &rights)
                 .map_err(|e| format!("cannot let the users of [access] reach the socket: {e}"))?;
+            if let Err(e) = self.images.hold_runtime(images_wanted(&config)) {
+                // The rights in force stay, and so does the mode of the socket.
+                if let Ok(before) = self.classes.config().access.rights() {
+                    let _ = server::admit(&config.agent.socket, &before);
+                }
+                return Err(format!("{e:#}"));
+            }
+            if let Some(images) = images {
+                // Whether they can be in force was asked above.
+                self.images.reconfigure(images)?;
+            }
             self.api.reconfigure(&config, rights);
             self.capacities.reconfigure(&file);
             let has_other_runtimes = !self.classes.config().discover.has_runtimes_of(&config.discover);
