@@ -234,10 +234,24 @@ impl Rules {
         self.choose(connection).map(|i| &self.rules[i])
     }
 
+    /// The rule of connections to all of a network that no more specific rule matches.
+    #[must_use]
+    pub fn of_network(&self, network: &IpNet) -> Option<&Rule> {
+        let connection = Connection::to(network.network());
+        let of_all = |rule: &Rule| rule.to.is_none_or(|to| to.contains(network));
+        let matching = |i: &usize| of_all(&self.rules[*i]) && differs(&self.rules[*i], &connection).is_none();
+        let best = (0..self.rules.len()).filter(matching).max_by_key(|i| self.order(*i));
+        best.map(|i| &self.rules[i])
+    }
+
+    /// The greatest is chosen. One class has two names: the earlier rule counts.
+    fn order(&self, i: usize) -> impl Ord + use<> {
+        (self.rules[i].rank(), std::cmp::Reverse(i))
+    }
+
     fn choose(&self, connection: &Connection<'_>) -> Option<usize> {
         let matching = (0..self.rules.len()).filter(|i| differs(&self.rules[*i], connection).is_none());
-        // One class has two names: the earlier rule counts.
-        matching.max_by_key(|i| (self.rules[*i].rank(), std::cmp::Reverse(*i)))
+        matching.max_by_key(|i| self.order(*i))
     }
 
     /// The rule of a connection, and the reasons against the others.

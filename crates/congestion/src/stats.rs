@@ -124,10 +124,10 @@ fn all(address: IpAddr) -> IpNet {
 }
 
 impl Stats {
-    /// Counts a flow to this network. One that sent nothing says nothing of a sender's algorithm
-    /// and is left out.
+    /// Counts a flow to this network. One that sent nothing says nothing of a sender's algorithm. Of one that is
+    /// older than the agent no one knows how long it took. Both are left out.
     pub fn add(&mut self, to: IpNet, flow: &FlowRecord) {
-        if flow.sent.0 == 0 {
+        if flow.sent.0 == 0 || flow.direction.is_none() {
             return;
         }
         let size = size::of(flow.sent.0);

@@ -191,6 +191,16 @@ fn prefixes_that_no_connection_can_match_are_refused() {
 }
 
 #[test]
+fn rule_of_a_network_is_not_that_of_a_part_of_it() {
+    let part = to("10.0.0.0/24");
+    let book = Rules::new(vec![part.clone()]).unwrap();
+    let of = |network: &str| book.of_network(&network.parse().unwrap());
+    assert_eq!(of("10.0.0.0/8"), None);
+    assert_eq!(of("10.0.0.0/24"), Some(&part));
+    assert_eq!(of("10.0.0.128/25"), Some(&part));
+}
+
+#[test]
 fn rules_that_contradict_themselves_are_refused() {
     let bbr = Rule { start: Some(algorithm("bbr")), ..Rule::default() };
     let half = Rule { after: Some(Bytes(1)), ..bbr.clone() };

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use proptest::prelude::*;
-use weir_cc::{FlowRecord, Histogram, MAX_CELLS, Rules, Stats};
+use weir_cc::{Direction, FlowRecord, Histogram, MAX_CELLS, Rules, Stats};
 use weir_units::{BitRate, Bytes};
 
 proptest! {
@@ -33,7 +33,7 @@ fn flow(to: IpAddr, sent: u64, took_us: u64) -> FlowRecord {
         to,
         remote_port: 443,
         local_port: 40_000,
-        direction: None,
+        direction: Some(Direction::Out),
         sent: Bytes(sent),
         received: Bytes(0),
         took_us,
@@ -48,6 +48,17 @@ fn flow(to: IpAddr, sent: u64, took_us: u64) -> FlowRecord {
         tried: false,
         rule: None,
     }
+}
+
+#[test]
+fn flow_that_is_older_than_the_agent_is_left_out() {
+    let network = "10.0.0.0/8".parse().unwrap();
+    let mut stats = Stats::default();
+    let known = flow(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 5_000_000_000, 3_000_000);
+    stats.add(network, &FlowRecord { direction: None, ..known.clone() });
+    assert!(stats.view().rows.is_empty());
+    stats.add(network, &known);
+    assert_eq!(stats.view().rows.len(), 1);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::{
     trial::{BASELINE, Trial, Turn},
     verdict::{Decision, Settled},
 };
-use crate::{Action, Algorithm, Connection, FlowRecord, Rule, RuleError, Rules, size};
+use crate::{Action, Algorithm, FlowRecord, Rule, RuleError, Rules, size};
 
 /// Networks with a trial at most.
 pub const MAX_TRIALS: usize = 16;
@@ -258,6 +258,9 @@ impl Advisor {
                 && known.all(|action| trial.arms().iter().any(|arm| arm.action == *action))
         };
         self.trials.retain(|network, trial| to.contains(network) && fits(trial));
+        if let Some(settings) = &settings {
+            self.trials.values_mut().for_each(|trial| trial.set_most_share(settings.share));
+        }
         self.settings = settings;
     }
 
@@ -299,7 +302,7 @@ impl Advisor {
         self.assignments.clear();
         let mut decisions = Vec::new();
         for to in settings.to.clone() {
-            let used = rules.find(&Connection::to(to.network())).map(Rule::action);
+            let used = rules.of_network(&to).map(Rule::action);
             let used = used.unwrap_or_else(|| Action { start: system.clone(), change: None });
             let fresh = || Trial::new(used.clone(), settings.actions(), settings.share);
             let trial = self.trials.entry(to).or_insert_with(fresh);

@@ -99,6 +99,8 @@ impl Trial {
         let estimate = |i: &usize| self.arms[*i].raised.map_or(0.0, |effect| effect.estimate);
         let raised = (0..self.arms.len()).filter(|i| self.arms[*i].dropped.is_none());
         match raised.min_by(|a, b| estimate(a).total_cmp(&estimate(b))) {
+            // It is recommended, and becomes the rule if that is asked for again.
+            Some(_) if !self.apply => {}
             Some(arm) => {
                 let (action, why) = (self.arms[arm].action.clone(), self.reason(arm));
                 decisions.push(Decision::Change { action, why });
@@ -140,6 +142,9 @@ impl Trial {
             let action = self.arms[arm].action.clone();
             decisions.push(Decision::Raising { action, why: self.reason(arm) });
             self.stage = Stage::Raising(arm);
+        } else if self.arms.iter().any(|arm| arm.dropped.is_none() && arm.raised.is_some()) {
+            // The last of them may have been raised before a rule was asked for again.
+            self.conclude(decisions);
         }
     }
 
@@ -258,6 +263,39 @@ mod tests {
             }
         }
         trial
+    }
+
+    #[test]
+    fn a_lower_bound_of_what_is_tried_holds_for_a_trial_that_goes_on() {
+        let mut trial = trial(0.25);
+        trial.set_most_share(0.05);
+        trial.set_share(0);
+        assert!(trial.arms[0].share <= 0.05, "{}", trial.arms[0].share);
+    }
+
+    #[test]
+    fn no_rule_changes_while_advice_is_only_to_recommend() {
+        let mut trial = trial(0.25);
+        trial.arms.push(Arm {
+            action: Action { start: "bbr".parse().unwrap(), change: None },
+            ..trial.arms[0].clone()
+        });
+        trial.stage = Stage::Trying;
+        trial.arms[0].raised = Some(Effect { estimate: -0.2, within: 0.05 });
+        let dropped = |trial: &mut Trial| {
+            let mut decisions = Vec::new();
+            trial.drop_arm(1, Drop::TooDear, &mut decisions);
+            decisions
+        };
+        let is_change = |decision: &Decision| matches!(decision, Decision::Change { .. });
+        trial.set_apply(false);
+        assert!(!dropped(&mut trial).iter().any(is_change), "{:?}", trial.stage);
+        let mut later = Vec::new();
+        trial.judge_all(&mut later);
+        assert!(later.is_empty(), "{later:?}");
+        trial.set_apply(true);
+        trial.judge_all(&mut later);
+        assert!(later.iter().any(is_change), "{later:?}");
     }
 
     #[test]

@@ -171,6 +171,11 @@ impl Trial {
         }
     }
 
+    /// At most this part of the flows tries others from the next turn on.
+    pub(super) fn set_most_share(&mut self, share: f64) {
+        self.most_share = share.clamp(0.0, HALF);
+    }
+
     /// The rule that the trial had changed is taken back by hand; nothing more is tried.
     pub fn take_back(&mut self) {
         self.stage = Stage::Settled(Settled::TakenBack { why: "taken back by hand".to_owned() });
@@ -356,7 +361,7 @@ impl Trial {
     }
 
     /// By halves and doubles, as means are compared within one share.
-    fn set_share(&mut self, i: usize) {
+    pub(super) fn set_share(&mut self, i: usize) {
         let (harmless, most) = (self.harmless(), self.most_share());
         // A raised algorithm is looked at before the next step is taken.
         let is_looked_at =

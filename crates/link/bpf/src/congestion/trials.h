@@ -13,6 +13,9 @@ struct {
 	__type(value, struct weir_cc_trial);
 } weir_cc_trials SEC(".maps");
 
+/* No one judges a trial while user space is silent. */
+#define TRIAL_SILENT_NS 10000000000ULL
+
 /* The trial in which a connection begins; none if it has no part in one. */
 static __always_inline const struct weir_cc_trial *trial_of(const struct weir_cc_config *cfg, __u8 version,
 							    const __u8 *address,
@@ -21,7 +24,7 @@ static __always_inline const struct weir_cc_trial *trial_of(const struct weir_cc
 	struct weir_cc_trial_key key = { .prefix_len_bits = WEIR_CC_TRIAL_BITS + 128, .version = version };
 	const struct weir_cc_trial *trial;
 
-	if (!cfg->trials)
+	if (!cfg->trials || bpf_ktime_get_ns() - cfg->alive_ns > TRIAL_SILENT_NS)
 		return NULL;
 	__builtin_memcpy(key.address, address, sizeof(key.address));
 	trial = bpf_map_lookup_elem(&weir_cc_trials, &key);
