@@ -127,13 +127,19 @@ impl Runtimes {
         }
     }
 
-    /// The present containers of the runtimes that a configuration names.
+    /// The present containers of the runtimes that a configuration names. As [`Runtimes::reopen`] has it, those of
+    /// a runtime at another socket stay until it answers there.
     pub(super) fn told(&self, discover: &Discover) -> Told {
         let mut told =
             Told { containers: Vec::new(), warnings: Vec::new(), lost: Vec::new(), is_complete: true };
-        let is_named =
-            |watched: &&Watched| discover.runtimes().any(|(source, socket)| watched.is(source, socket));
-        for watched in self.watched.iter().filter(is_named) {
+        for (source, socket) in discover.runtimes() {
+            let at = |watched: &&Watched| watched.is(source, socket);
+            let Some(watched) = self.watched.iter().find(at) else {
+                let moved = self.watched.iter().find(|watched| watched.watcher.source() == source);
+                told.containers.extend(moved.map(Watched::containers).unwrap_or_default());
+                told.is_complete = false;
+                continue;
+            };
             told.containers.extend(watched.containers());
             let Watched { watcher, snapshots, .. } = watched;
             let snapshot = snapshots.borrow();
@@ -290,7 +296,8 @@ mod tests {
         assert_eq!((names(&told), told.lost.len(), told.is_complete), (vec!["db"], 0, true));
         assert_eq!(names(&runtimes.told(&both)), ["web", "db"]);
         let elsewhere = discover(&format!("docker = {}\npodman = {}", at("e"), at("p")));
-        assert_eq!(names(&runtimes.told(&elsewhere)), ["db"]);
+        let told = runtimes.told(&elsewhere);
+        assert_eq!((names(&told), told.is_complete), (vec!["web", "db"], false));
         assert!(runtimes.watched[0].snapshots.has_changed().unwrap());
         runtimes.take_note();
         assert!(!runtimes.watched[0].snapshots.has_changed().unwrap());
