@@ -411,7 +411,10 @@ fn limits_that_change_bound_the_next_offers() {
     let limits = LedgerLimits { of_account: 1, ..LedgerLimits::default() };
     let mut ledger = AgreementLedger::new(link(), limits);
     accept(&mut ledger, offer("a", 1, None, None), "a");
-    let send = |ledger: &mut AgreementLedger| ledger.offer(offer("b", 1, None, None), name("b"), moment(0));
+    let send = |ledger: &mut AgreementLedger| {
+        let again = Offer { id: Some(name("o-1")), ..offer("b", 1, None, None) };
+        ledger.offer(again, name("b"), moment(0))
+    };
     assert!(matches!(send(&mut ledger), Err(Rejection::TooManyAgreements { limit: 1, .. })));
     ledger.set_limits(LedgerLimits { of_account: 2, ..limits });
     assert!(send(&mut ledger).is_ok());

@@ -262,8 +262,10 @@ impl AgreementLedger {
                 Ok(Accepted { agreement, oversubscribed, repeated: false })
             }
             Err(rejection) => {
-                // That the agreement's id was taken is not the customer's doing.
-                if let (Some(key), false) = (key, matches!(rejection, Rejection::IdTaken { .. })) {
+                // That the agreement's id was taken is not the customer's doing. A place may be free the next time.
+                let passes =
+                    matches!(rejection, Rejection::IdTaken { .. } | Rejection::TooManyAgreements { .. });
+                if let (Some(key), false) = (key, passes) {
                     self.remember(key, &offer, rejection.clone());
                 }
                 Err(rejection)
