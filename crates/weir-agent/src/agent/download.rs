@@ -360,7 +360,8 @@ impl Download {
     /// Has what arrives pass unscheduled, and removes the scheduler.
     pub(super) fn end(&mut self, attachments: &mut Attachments) -> Result<(), EngineError> {
         self.scheduler.detach(attachments)?;
-        self.remove()
+        // No filter sends to the device any more. One that has gone need not be removed.
+        self.remove().or_else(|e| if e.is_gone() { Ok(()) } else { Err(e) })
     }
 
     /// Removes the scheduler. Its filters have gone.

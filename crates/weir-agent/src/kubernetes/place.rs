@@ -98,7 +98,8 @@ fn processes(directory: &Path) -> Vec<u32> {
         let here = text.lines().filter_map(|line| line.parse::<u32>().ok()).filter(|pid| *pid != 0);
         pids.extend(here.take(MAX_OF_CGROUP));
         let below = fs::read_dir(&cgroup).into_iter().flatten().flatten();
-        let below = below.map(|entry| entry.path()).filter(|path| path.is_dir());
+        let is_directory = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let below = below.filter(is_directory).map(|entry| entry.path());
         waiting.extend(below.take(MAX_CGROUPS.saturating_sub(waiting.len())));
     }
     pids

@@ -453,6 +453,8 @@ impl Attachments {
             Ok(links) => links,
             Err(e) => return vec![e.into()],
         };
+        let is_here = |index: u32| links.iter().any(|link| link.index == index);
+        self.created.retain(|(index, _)| is_here(*index));
         let swept = links.iter().filter_map(|link| self.sweep_link(link).err());
         swept.filter(|error| !error.is_gone()).collect()
     }

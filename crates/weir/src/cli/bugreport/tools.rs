@@ -26,7 +26,15 @@ pub(super) const TOOLS: [Tool; 6] = [
         args: &["--unit=weir", "--unit=weir-images", "--lines=2000", "--no-pager", "--output=short-iso"],
     },
     Tool { part: "tools/tc-qdisc.json", program: "tc", args: &["-s", "-j", "qdisc", "show"] },
-    Tool { part: "tools/tc-class.json", program: "tc", args: &["-s", "-j", "class", "show", "dev", "weir0"] },
+    // Each line is the answer about one of weir's devices.
+    Tool {
+        part: "tools/tc-class.json",
+        program: "sh",
+        args: &[
+            "-c",
+            "for d in /sys/class/net/weir[0-9]*; do tc -s -j class show dev \"${d##*/}\" || exit; done",
+        ],
+    },
     Tool { part: "tools/ip-link.json", program: "ip", args: &["-s", "-d", "-j", "link", "show"] },
     Tool { part: "tools/ip-route.json", program: "ip", args: &["-j", "route", "show", "table", "all"] },
     Tool { part: "tools/bpftool-net.json", program: "bpftool", args: &["-j", "net", "show"] },
