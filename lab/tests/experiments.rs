@@ -156,7 +156,7 @@ fn route_that_moves_takes_no_share_along_under_a_script_on_one_link() {
     // Due and measured, before and after.
     let [c1, c2] = [cells(&table, &["tc", "C1"]), cells(&table, &["C2"])];
     assert!((c1[1] - 30.0).abs() < 1.5 && (c2[1] - 10.0).abs() < 1.0, "the script holds: {table}");
-    // A link that is divided carries its capacity, 10 Mbit/s. Which sender has how much of a full line is chance.
+    // A link that is divided carries its capacity, 10 Mbit/s. The parts of the senders of a full line are chance.
     assert!(
         (c1[3] + c2[3] - 10.5).abs() < 0.25,
         "the second line is the limit, so no one divides it: {table}"

@@ -436,7 +436,7 @@ fn no_more_is_promised_than_there_is_after_the_clock_was_a_day_ahead() {
     assert!(matches!(second, Rejection::Refused(Refusal::NoCapacity(_))), "{second:?}");
     let same = ledger.offer(offer("a", 1, Some(0), Some(3_600)), name("c"), moment(0)).unwrap_err();
     assert!(matches!(same, Rejection::SelectorTaken { .. }), "{same:?}");
-    // What is reserved again is given back.
+    // The bandwidth that was reserved again is given back.
     for id in ["old", "a"] {
         ledger.terminate(&name(id), at(60)).unwrap();
     }

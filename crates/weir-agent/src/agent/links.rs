@@ -35,8 +35,8 @@ fn taken<'a>(
 }
 
 /// The numbers of links, by their devices. A device keeps the number that it has in `known`, and with it its
-/// scheduler. A new device takes the number of no device in `known` while there is another: filters at a device
-/// that is shared no longer still send packets to the scheduler of its number.
+/// scheduler. A new device takes the number of no device in `known` while there is another. Filters at a device
+/// that is shared no longer may still send packets to the scheduler of its number.
 pub(super) fn numbers<'a>(
     devices: impl Iterator<Item = &'a str>,
     known: &BTreeMap<String, u32>,
