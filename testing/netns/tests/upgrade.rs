@@ -1,7 +1,6 @@
 //! An agent hands its division over to another version of the program and gets it back, under traffic.
 //!
-//! `WEIR_EARLIER` names the program of an earlier version, which scripts/test-upgrade.sh builds. Without it each agent is
-//! the program under test.
+//! `WEIR_EARLIER` names the program of an earlier version. Without it each agent is the program under test.
 
 use std::{
     path::PathBuf,
