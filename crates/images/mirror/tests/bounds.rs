@@ -2,14 +2,17 @@
 
 mod support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use support::{
     Registry, digest,
     fill::{BUDGET, KIND, add, du, fat, open, stored},
     pair, serve, settings,
 };
-use weir_image::{Image, now_utc, store::StoreError};
+use weir_image::{
+    Image, now_utc,
+    store::{StoreError, Stored},
+};
 
 #[test]
 fn pins_of_all_do_not_let_repositories_grow_without_bound() {
@@ -103,6 +106,32 @@ async fn pin_with_stars_does_not_stop_the_mirror() {
     let listed = tokio::time::timeout(Duration::from_secs(5), listing).await;
     assert_eq!(listed.expect("the list of images does not end").unwrap(), 1);
     served.pull(&name, "1").await.unwrap();
+}
+
+#[test]
+fn index_that_names_an_index_a_thousand_times_is_removed_at_once() {
+    const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("store"));
+    let mut last = stored(fat(1, 1));
+    add(&store, "evil.example/a:0", &last);
+    for level in 1..=3 {
+        let part = serde_json::json!({
+            "mediaType": last.media_type, "digest": last.digest.to_string(), "size": last.bytes.len()
+        });
+        let index =
+            serde_json::json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": vec![part; 1000] });
+        last = Stored { media_type: INDEX.to_owned(), ..stored(index.to_string().into()) };
+        add(&store, &format!("evil.example/a:{level}"), &last);
+    }
+    let begun = Instant::now();
+    for level in 0..3 {
+        let image = format!("evil.example/a:{level}").parse().unwrap();
+        assert!(store.remove(&image).unwrap().is_some());
+    }
+    assert!(store.remove(&"evil.example/a:3".parse().unwrap()).unwrap().is_some());
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(store.images().is_empty());
 }
 
 #[test]

@@ -7,9 +7,13 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use support::{
     Puller, RegistryFault, digest,
-    site::{APP, Cluster, files},
+    site::{APP, Cluster, file_of, files, rot},
 };
-use weir_image::{Digest, PopStore, now_utc};
+use weir_image::{
+    Digest, Image, PopStore, Scope,
+    coordination::{AcquireResult, Coordination},
+    now_utc,
+};
 
 async fn world(nodes: usize, budget: u64) -> Cluster {
     support::site::world(PopStore::Peer, nodes, budget).await
@@ -173,4 +177,35 @@ async fn what_is_private_is_so_on_all_peers_and_strangers_get_nothing() {
         let answer = support::tls::ask_plainly(peers, request.as_bytes()).await;
         assert!(!answer.starts_with("HTTP/"), "{answer}");
     }
+}
+
+/// A peer sends all of a blob, with a wrong first byte, and the registry has the right one. The client gets no mixture.
+#[tokio::test]
+async fn blob_that_a_peer_sends_wrong_never_reaches_its_end() {
+    let world = world(2, 64 << 20).await;
+    let made = world.registry.image(APP, "1", 6, &[100_000]);
+    let blob = &made.layers[0];
+    world.nodes[0].puller().pull(APP, "1").await.unwrap();
+    rot(&file_of(world.root(0), blob), 0);
+    // Node 1 brings it from the one that has the lease, and waits for the lease after that.
+    let source = format!("docker.io/{APP}").parse::<Image>().unwrap().source;
+    let holder = world.site.node(&world.name(0));
+    let mut leases = Vec::new();
+    for is_public in [true, false] {
+        let key = Scope::of(&source, is_public).lease(blob);
+        let AcquireResult::Granted(lease) = holder.acquire(&key, now_utc()).await.unwrap() else {
+            panic!("no one has it")
+        };
+        leases.push(lease);
+    }
+    let (puller, of) = (world.nodes[1].puller(), blob.clone());
+    let first = tokio::spawn(async move { puller.timed(APP, &of).await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    for lease in &leases {
+        holder.release(lease).await.unwrap();
+    }
+    let got = first.await.unwrap().got;
+    assert!(got.body.as_ref().is_err() || digest(got.bytes()) == *blob, "a wrong blob came to its end");
+    assert!(world.sum("wrong_content") > 0, "the peer sent the right one");
+    assert_eq!(digest(world.nodes[1].puller().timed(APP, blob).await.got.bytes()), *blob);
 }

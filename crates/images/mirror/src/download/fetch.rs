@@ -255,7 +255,7 @@ impl Downloads {
         }
         let _ = self.coordination.publish_event(&SiteEvent::Suspect(job.digest.clone())).await;
         job.is_excused.store(true, Ordering::Relaxed);
-        matches!(&*job.sender.borrow(), Progress::Asking | Progress::Flowing { ready: 0, .. })
+        !job.has_shown_bytes()
     }
 
     fn is_suspect(&self, job: &Job) -> bool {

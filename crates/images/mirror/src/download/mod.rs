@@ -114,6 +114,11 @@ struct Job {
 }
 
 impl Job {
+    /// Whether readers may have got some of its bytes.
+    fn has_shown_bytes(&self) -> bool {
+        !matches!(&*self.sender.borrow(), Progress::Asking | Progress::Flowing { ready: 0, .. })
+    }
+
     fn outage(&self, why: impl Into<String>) -> Fault {
         outage(&self.ask, why)
     }
@@ -306,6 +311,8 @@ impl Downloads {
                         }
                         // Its own disk: waiting for the other changes nothing.
                         Err(fault @ Fault::Store { .. }) => return Err(fault),
+                        // Readers have a wrong beginning, which no right end may follow.
+                        Err(fault @ Fault::Wrong { .. }) if job.has_shown_bytes() => return Err(fault),
                         _ => {}
                     }
                     if sink.as_ref().map_or(0, Sink::written) > before {
@@ -386,6 +393,7 @@ impl Downloads {
             let brought = self.bring(job, Right::alone(), origin, &mut sink, found).await;
             return match brought {
                 Ok(Brought::Here) => Ok(()),
+                Err(fault @ Fault::Wrong { .. }) if job.has_shown_bytes() => Err(fault),
                 _ => self.passed(job, &mut sink, None, why).await,
             };
         }

@@ -183,11 +183,10 @@ impl Manifests {
             return None;
         }
         let stored = self.stored(source, &entry.digest, now).await?;
-        asker.takes(&stored.media_type).then(|| Found {
-            stored,
-            age: now.since(Utc::from_unix_millis(entry.checked_ms)),
-            is_stale: false,
-        })
+        // A time ahead of now is from before the clock was set back.
+        let checked = Utc::from_unix_millis(entry.checked_ms);
+        let age = now.since(checked).max(checked.since(now));
+        asker.takes(&stored.media_type).then_some(Found { stored, age, is_stale: false })
     }
 
     /// Asks the registry, once for all who ask the same now.
@@ -293,6 +292,7 @@ impl Manifests {
     /// A manifest from here, or from its registry; by one node of the site only, for which the others wait.
     async fn by_digest(&self, source: &Source, digest: &Digest, asker: &Asker) -> Result<Stored, Fault> {
         let name = digest.to_string();
+        let mut has_asked_peers = false;
         loop {
             // Here already: whether this client may have it is all there is to ask.
             if let Some(stored) = self.stored(source, digest, now_utc()).await {
@@ -306,11 +306,15 @@ impl Manifests {
             match self.coordination.acquire(digest, now_utc()).await {
                 Ok(AcquireResult::Granted(lease)) => {
                     // Another may have published it and given the lease back since.
-                    let stored = self.stored(source, digest, now_utc()).await;
-                    let fetched = match stored {
-                        Some(_) => None,
-                        None if self.of_peers(source, digest).await => None,
-                        None => tokio::select! {
+                    let mut is_here = self.stored(source, digest, now_utc()).await.is_some();
+                    // What full bounds have it forget at once is not here the next time either.
+                    if !is_here && !has_asked_peers {
+                        has_asked_peers = true;
+                        is_here = self.of_peers(source, digest).await;
+                    }
+                    let fetched = match is_here {
+                        true => None,
+                        false => tokio::select! {
                             fetched = fetch => Some(fetched),
                             () = until_lost(&*self.coordination, &lease) => None,
                         },

@@ -118,7 +118,13 @@ impl Store {
             self.release(digest, fence);
             return Err(e);
         }
-        let opened = self.adopt(&name, earlier.filter(|_| extra > 0).map(|(path, _)| path));
+        let part = earlier.filter(|_| extra > 0).map(|(path, _)| path);
+        let opened = self.adopt(&name, part.clone()).or_else(|e| {
+            let Some(part) = part else { return Err(e) };
+            tracing::warn!("{e}: its download begins again");
+            self.inner.layout.discard(&part)?;
+            self.adopt(&name, None)
+        });
         let mut state = self.lock();
         if let Some(reservation) = state.reserved.get_mut(digest).filter(|r| r.fence == fence) {
             reservation.size -= extra;
@@ -134,6 +140,8 @@ impl Store {
                 Ok(PartWriter { store, digest, size, fence, path, file, hasher, written, flush_at, is_over })
             }
             Err(e) => {
+                // The file of a part without a reservation would be beside the budget.
+                let _ = self.inner.layout.discard(&self.inner.layout.part(&name));
                 self.release(digest, fence);
                 Err(e)
             }

@@ -422,16 +422,14 @@ impl Store {
             Reference::Digest(_) => return Ok(None),
         };
         // The blobs that the remaining names need.
-        let mut gone = vec![digest];
-        let mut at = 0;
-        while let Some(manifest) = gone.get(at).and_then(|d| state.manifests.get(d)) {
-            gone.extend(
-                manifest.parts().filter(|p| state.blobs.contains_key(&p.digest)).map(|p| p.digest.clone()),
+        let (mut gone, mut rest) = (BTreeSet::from([digest.clone()]), vec![digest]);
+        while let Some(digest) = rest.pop() {
+            let Some(manifest) = state.manifests.get(&digest) else { continue };
+            // An index may name one part a thousand times, and that part the next.
+            let parts = manifest.parts().filter(|part| state.blobs.contains_key(&part.digest));
+            rest.extend(
+                parts.filter(|part| gone.insert(part.digest.clone())).map(|part| part.digest.clone()),
             );
-            at += 1;
-            while at < gone.len() && !state.manifests.contains_key(&gone[at]) {
-                at += 1;
-            }
         }
         let mut kept = state.protected();
         let mut roots: Vec<Digest> =
@@ -445,7 +443,7 @@ impl Store {
             }
         }
         let mut freed = 0;
-        for digest in gone.into_iter().collect::<BTreeSet<_>>() {
+        for digest in gone {
             let is_sent = |b: &super::Blob| Arc::strong_count(&b.readers) > 1;
             let Some(blob) = state.blobs.get(&digest) else { continue };
             if kept.contains(&digest) || is_sent(blob) {

@@ -174,7 +174,8 @@ impl Inner {
         now: Utc,
     ) -> bool {
         Arc::strong_count(&blob.readers) > 1
-            || now.since(blob.born) < self.budget.young
+            // A time ahead of now is from before the clock was set back.
+            || now.since(blob.born).max(blob.born.since(now)) < self.budget.young
             || protected.contains(digest)
     }
 

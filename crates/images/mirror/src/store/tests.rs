@@ -72,6 +72,22 @@ fn who_was_not_asked_for_for_longest_leaves_unless_it_is_being_read() {
 }
 
 #[test]
+fn blob_from_before_the_clock_was_set_back_does_not_stay_new() {
+    let dir = tempfile::tempdir().unwrap();
+    let budget = Budget { high: 1.0, low: 1.0, young: Duration::from_secs(120), ..Budget::of(2 * MIB) };
+    let (back, ahead) = (Utc::from_unix_millis(0), Utc::from_unix_millis(86_400_000));
+    let (store, _) = Store::open(dir.path(), budget, PolicyKind::Lru, ahead).unwrap();
+    let put = |n: u8, now| {
+        let bytes = vec![n; usize::try_from(MIB).unwrap()];
+        store.put(&digest(&bytes), &bytes, 1, now)
+    };
+    put(0, ahead).unwrap();
+    put(1, ahead).unwrap();
+    assert!(put(2, ahead).is_err(), "both are new");
+    put(2, back).unwrap();
+}
+
+#[test]
 fn room_for_an_image_is_reserved_whole_and_returned_if_unused() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = open(dir.path(), 4 * MIB);
@@ -165,6 +181,26 @@ fn a_blob_of_two_images_outlives_one_of_them() {
     assert_eq!((recovered.blobs, recovered.bytes, recovered.removed), (3, 2 * MIB + size, 0));
     assert_eq!(store.images()[0].image, "docker.io/acme/b:1");
     assert!(store.part_of(&first.source, &shared).is_none());
+}
+
+#[test]
+fn part_that_cannot_be_read_is_fetched_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), 16 * MIB);
+    let name = digest(b"large");
+    let mut cut = store.begin(&name, MIB, 1, now_utc()).unwrap();
+    cut.write(&[7; 600]).unwrap();
+    drop(cut);
+    // A read of a directory fails, as one of a bad sector does.
+    let part = layout::list(&store.inner.layout.parts(&name)).unwrap().remove(0);
+    let large = dir.path().join("large");
+    std::fs::create_dir(&large).unwrap();
+    std::fs::remove_file(&part).unwrap();
+    std::os::unix::fs::symlink(&large, &part).unwrap();
+    let again = store.begin(&name, MIB, 2, now_utc()).unwrap();
+    assert_eq!(again.written(), 0);
+    assert_eq!(layout::list(&store.inner.layout.parts(&name)).unwrap().len(), 1);
+    assert_eq!(store.usage(now_utc()).unwrap().reserved, MIB);
 }
 
 #[test]
