@@ -307,7 +307,7 @@ impl Manifests {
                 Ok(AcquireResult::Granted(lease)) => {
                     // Another may have published it and given the lease back since.
                     let mut is_here = self.stored(source, digest, now_utc()).await.is_some();
-                    // What full bounds have it forget at once is not here the next time either.
+                    // Full bounds may have it forgotten at once. Asking peers again would not help then.
                     if !is_here && !has_asked_peers {
                         has_asked_peers = true;
                         is_here = self.of_peers(source, digest).await;
