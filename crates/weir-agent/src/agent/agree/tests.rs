@@ -394,3 +394,41 @@ fn user_ends_and_renews_own_agreements_and_root_those_of_all() {
     agreements.settle(&store, moment(2 * 86_400).utc);
     assert!(!store.agreements().unwrap().owners.contains_key(&id));
 }
+
+#[test]
+fn offers_without_admin_are_for_one_container_or_by_a_template() {
+    let user = Owner::Of(Maker::User(1000));
+    let with = |change: &dyn Fn(&mut Offer)| {
+        let mut offer = offer("web", 20);
+        change(&mut offer);
+        offer
+    };
+    let of_all = with(&|offer| offer.terms.selector.subnet = Some("0.0.0.0/0".parse().unwrap()));
+    let by = |id: &str| {
+        let id = Name::new(id).unwrap();
+        with(&|offer| offer.context.template_id = Some(id.clone()))
+    };
+    let free = StoredAgreements::new().agreements;
+    assert!(free.permits_offer(&user, &offer("web", 20)).is_ok());
+    for refused in RESERVED.map(|name| offer(name, 20)).iter().chain([&of_all]) {
+        let fault = free.permits_offer(&user, refused).unwrap_err();
+        assert_eq!(fault.code, FaultCode::Forbidden);
+        assert!(fault.message.contains("offer for a container"), "{}", fault.message);
+        assert!(free.permits_offer(&Owner::Any, refused).is_ok());
+    }
+
+    let template = |id: &str, selector: &str| {
+        format!(
+            "[[agreements.template]]\nid = \"{id}\"\nresponder = \"node\"\nservice = {{ term = \"t\", name = \"s\" }}\n\
+             terms = {{ min = \"1mbit\", max = \"9mbit\"{selector} }}\n"
+        )
+    };
+    let selecting = template("http", ", selector = { destination_port = 80, protocol = \"tcp\" }");
+    let bound = StoredAgreements::with(&(template("any", "") + &selecting)).agreements;
+    let is_permitted = |offer: &Offer| bound.permits_offer(&user, offer).is_ok();
+    assert!(!is_permitted(&offer("web", 20)) && !is_permitted(&by("bandwidth")), "it names none of them");
+    assert!(is_permitted(&by("any")) && is_permitted(&by("http")));
+    let other_packets = Offer { context: by("http").context, ..of_all };
+    assert!(!is_permitted(&other_packets));
+    assert!(bound.permits_offer(&Owner::Any, &offer("web", 20)).is_ok());
+}
