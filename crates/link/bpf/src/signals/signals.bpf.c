@@ -179,7 +179,19 @@ int weir_sent(struct __sk_buff *skb)
 	if (!sums)
 		return NO_MATCH;
 	__sync_fetch_and_add(&sums->sent_bytes, skb->wire_len);
-	if (!read_segment(skb, 1, &s) || !s.payload || s.flags & (SYN | RST))
+	if (!read_segment(skb, 1, &s))
+		return NO_MATCH;
+	if (s.flags & RST) {
+		flow = bpf_map_lookup_elem(&weir_sent_flows, &s.flow);
+		if (!flow)
+			return NO_MATCH;
+		/* Nothing answers what this connection has sent. Other connections' packets begin a new wait. */
+		if (flow->high != flow->una)
+			sums->waits_since = 0;
+		bpf_map_delete_elem(&weir_sent_flows, &s.flow);
+		return NO_MATCH;
+	}
+	if (!s.payload || s.flags & SYN)
 		return NO_MATCH;
 	__sync_fetch_and_add(&sums->sent_payload, s.payload);
 	flow = bpf_map_lookup_elem(&weir_sent_flows, &s.flow);
@@ -278,8 +290,9 @@ int weir_answered(struct __sk_buff *skb)
 	flow = bpf_map_lookup_elem(&weir_sent_flows, &s.flow);
 	if (!flow)
 		return NO_MATCH;
-	if (s.flags & RST) {
+	if (s.flags & RST) { /* it answers all that the connection has sent */
 		bpf_map_delete_elem(&weir_sent_flows, &s.flow);
+		sums->waits_since = 0;
 		return NO_MATCH;
 	}
 	if (s.has_stamp) {

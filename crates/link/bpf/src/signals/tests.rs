@@ -225,6 +225,38 @@ fn reset_and_silent_flows_have_nothing_on_the_way() {
 }
 
 #[test]
+fn reset_of_either_end_leaves_no_answer_due() {
+    let Some(signals) = programs() else { return };
+    signals.leaves(DATA);
+    assert!(signals.counts().waits_since.is_some());
+    signals.comes(Tcp { flags: RST, ..ANSWER });
+    let counts = signals.counts();
+    assert_eq!((counts.waits_since, counts.acked_payload, counts.samples), (None, 0, 0));
+
+    signals.leaves(DATA);
+    signals.leaves(Tcp { seq: 2_000, flags: RST, payload: 0, ..DATA });
+    let counts = signals.counts();
+    assert_eq!((counts.waits_since, counts.on_the_way), (None, 0), "no answer comes to it");
+}
+
+/// An answered connection, or one that is not known, says nothing about the packets of others.
+#[test]
+fn reset_of_a_connection_without_unanswered_packets_ends_no_wait() {
+    let Some(signals) = programs() else { return };
+    signals.leaves(DATA);
+    signals.comes(ANSWER);
+    signals.leaves(Tcp { is_v6: true, ..DATA });
+    let waits = signals.counts().waits_since;
+    assert!(waits.is_some());
+    signals.leaves(Tcp { seq: 2_000, flags: RST, payload: 0, ..DATA });
+    assert_eq!(signals.counts().waits_since, waits);
+    signals.comes(Tcp { flags: RST, ..ANSWER });
+    assert_eq!(signals.counts().waits_since, waits, "the connection has gone already");
+    signals.comes(Tcp { is_v6: true, ..ANSWER });
+    assert_eq!(signals.counts().waits_since, None);
+}
+
+#[test]
 fn frames_of_any_length_and_content_pass() {
     let Some(signals) = programs() else { return };
     let mut seed = 7u32;
