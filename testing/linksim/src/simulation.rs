@@ -7,8 +7,8 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use weir_autorate::{Decision, Signals, State};
-use weir_units::{Bytes, Instant};
+use weir_autorate::{Counts, Decision, Meter, Signals, State};
+use weir_units::Instant;
 
 use crate::{cubic::Cubic, traces::Trace};
 
@@ -22,8 +22,12 @@ const MODEM_QUEUE: f64 = 1.0;
 pub struct Scene<'a> {
     /// The link.
     pub trace: &'a Trace,
-    /// Flows that send.
+    /// TCP flows that send.
     pub flows: usize,
+    /// Flows of datagrams, which nothing answers. The scheduler gives each the turns of a TCP flow.
+    pub datagram_flows: usize,
+    /// The rate of the datagrams together, Mbit/s.
+    pub datagrams_mbit: f64,
     /// The time between two decisions.
     pub tick_ms: u64,
     /// Whether the flows send.
@@ -35,10 +39,19 @@ pub struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// Four flows that always send, and a decision each 50 ms.
+    /// Four TCP flows that always send, and a decision each 50 ms.
     #[must_use]
     pub fn of(trace: &Trace) -> Scene<'_> {
-        Scene { trace, flows: 4, tick_ms: 50, sends: |_| true, foreign: |_| 0, tells: |_| true }
+        Scene {
+            trace,
+            flows: 4,
+            datagram_flows: 0,
+            datagrams_mbit: 0.0,
+            tick_ms: 50,
+            sends: |_| true,
+            foreign: |_| 0,
+            tells: |_| true,
+        }
     }
 }
 
@@ -162,11 +175,15 @@ pub fn run(
     let per_ms = |mbit: f64| mbit * 1e6 / 8e3;
     let modem_packets = (per_ms(trace.mean()) * 1_000.0 * MODEM_QUEUE / PACKET as f64) as usize;
     let mut flows: Vec<Cubic> = (0..scene.flows).map(|_| Cubic::new()).collect();
-    let mut own: Vec<usize> = vec![0; scene.flows];
+    // The queues of the TCP flows, then those of the datagrams.
+    let mut own: Vec<usize> = vec![0; scene.flows + scene.datagram_flows];
+    let mut datagrams = 0.0;
     let mut modem: VecDeque<(usize, u64)> = VecDeque::new();
     let mut heard: BinaryHeap<Reverse<(u64, usize, Heard)>> = BinaryHeap::new();
     let (mut credit, mut grant, mut next, mut could, mut carried) = (0.0, 0.0, 0, 0.0, 0u64);
-    let (mut sent, mut acked, mut samples) = (0u64, 0u64, 0u64);
+    let mut counts = Counts::default();
+    let mut meter = Meter::default();
+    meter.signals(Instant::default(), &counts, false);
     let mut base = Base::default();
     let (mut probes, mut pushed, mut popped) = (Probes::default(), 0u64, 0u64);
     let mut queues: VecDeque<(u64, u32)> = VecDeque::new();
@@ -185,16 +202,14 @@ pub fn run(
             while queues.front().is_some_and(|(at, _)| *at + 60 < ms) {
                 queues.pop_front();
             }
-            let signals = Signals {
-                queue: queues.iter().map(|(_, q)| Duration::from_millis(u64::from(*q))).min(),
-                base: Duration::from_millis(base.least().into()),
-                samples,
-                acked: Some(Bytes(acked * PACKET)),
-                sent: Bytes(sent * PACKET),
-                on_the_way: Some(Bytes((modem.len() + heard.len()) as u64 * PACKET)),
-                is_busy: own.iter().any(|waiting| *waiting > 0),
-                unanswered: waiting_since.map(|since| Duration::from_millis(ms - since)),
-            };
+            let in_modem = modem.iter().filter(|(flow, _)| *flow < flows.len()).count();
+            counts.on_the_way = (in_modem + heard.len()) as u64 * PACKET;
+            counts.queue = queues.iter().map(|(_, q)| Duration::from_millis(u64::from(*q))).min();
+            counts.unanswered = waiting_since.map(|since| Duration::from_millis(ms - since));
+            let has_backlog = own.iter().any(|waiting| *waiting > 0);
+            let signals = meter.signals(Instant(Duration::from_millis(ms)), &counts, has_backlog);
+            let mut signals = signals.unwrap_or_default();
+            signals.base = Duration::from_millis(base.least().into());
             let told = (scene.tells)(ms).then_some(&signals);
             let decision = capacity(Instant(Duration::from_millis(ms)), told, &probes.heard(ms));
             if decision.forgets_bases {
@@ -204,7 +219,6 @@ pub fn run(
             now_capacity = decision.capacity.as_mbit();
             outcome.capacities.push((ms, now_capacity));
             outcome.states.push((ms, decision.state));
-            (sent, acked, samples) = (0, 0, 0);
         }
         while heard.peek().is_some_and(|Reverse((at, ..))| *at <= ms) {
             let Some(Reverse((at, flow, what))) = heard.pop() else { break };
@@ -213,8 +227,8 @@ pub fn run(
                 Heard::Acked { left } => {
                     let rtt = (at - left) as u32;
                     flows[flow].acks(at, rtt);
-                    acked += 1;
-                    samples += 1;
+                    counts.acked_payload += PACKET;
+                    counts.samples += 1;
                     let least = base.add(at, rtt);
                     queues.push_back((at, rtt - least));
                     waiting_since = None;
@@ -228,6 +242,17 @@ pub fn run(
                 *waiting += 1;
             }
         }
+        if (scene.sends)(ms) {
+            datagrams += per_ms(scene.datagrams_mbit) / PACKET as f64;
+        }
+        while datagrams >= 1.0 {
+            datagrams -= 1.0;
+            // A full queue drops.
+            let shortest = own.iter_mut().skip(scene.flows).min();
+            if let Some(waiting) = shortest.filter(|waiting| **waiting < OWN_QUEUE) {
+                *waiting += 1;
+            }
+        }
         let waits = own.iter().any(|waiting| *waiting > 0);
         credit = if waits { credit + per_ms(now_capacity) } else { per_ms(now_capacity).min(PACKET as f64) };
         while credit >= PACKET as f64 && own.iter().any(|waiting| *waiting > 0) {
@@ -236,13 +261,17 @@ pub fn run(
             }
             own[next] -= 1;
             credit -= PACKET as f64;
-            sent += 1;
-            waiting_since.get_or_insert(ms);
+            counts.sent += PACKET;
+            let is_tcp = next < flows.len();
+            if is_tcp {
+                counts.sent_payload += PACKET;
+                waiting_since.get_or_insert(ms);
+            }
             let base_ms = trace.base[ms as usize] + (scene.foreign)(ms);
             if modem.len() < modem_packets {
                 modem.push_back((next, ms));
                 pushed += 1;
-            } else {
+            } else if is_tcp {
                 heard.push(Reverse((ms + u64::from(base_ms), next, Heard::Lost)));
             }
             next = (next + 1) % own.len();
@@ -262,8 +291,10 @@ pub fn run(
             moment.wait_ms = moment.wait_ms.max((ms - left) as u32);
             popped += 1;
             outcome.waited.push((ms - left) as u32);
-            let back = ms + u64::from(trace.base[ms as usize] + (scene.foreign)(ms));
-            heard.push(Reverse((back, flow, Heard::Acked { left })));
+            if flow < flows.len() {
+                let back = ms + u64::from(trace.base[ms as usize] + (scene.foreign)(ms));
+                heard.push(Reverse((back, flow, Heard::Acked { left })));
+            }
         }
         // An outage holds probes up too.
         if rate > 0.0 {
