@@ -4,20 +4,25 @@
 //! queue stands, the acknowledged rate is the link's rate, so that one step suffices after a fall of any depth.
 //! While it is empty, the capacity grows.
 //!
+//! Where too little of the traffic is acknowledged, round trips tell what the link carried: all that left before
+//! an answered packet.
+//!
 //! A tick should come every 50 ms. With longer ticks the queue swings further.
 //!
 //! No clock, no I/O: time and signals are arguments.
 
+mod carried;
 mod meter;
 mod recent;
 mod settings;
 mod signals;
 mod window;
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use weir_units::{BitRate, Bytes, Instant};
 
+use carried::Carried;
 pub use meter::{Counts, Meter};
 use recent::Recent;
 pub use settings::{DELAY, Settings, SettingsError};
@@ -28,6 +33,9 @@ use window::Window;
 const RATE_OVER: Duration = Duration::from_millis(100);
 /// The time in which a queue that is too long drains. Less than [`RATE_OVER`] makes the capacity swing.
 const DRAIN_TIME: Duration = Duration::from_millis(70);
+/// Both of these where round trips alone tell the rate. They come one by one, and an answer may be late.
+const ALONE_OVER: Duration = Duration::from_millis(200);
+const ALONE_DRAIN_TIME: Duration = Duration::from_millis(200);
 /// The growth of the capacity in [`GROWTH_TIME`] while the queue is empty.
 const GROWTH: f64 = 1.6;
 const GROWTH_TIME: Duration = Duration::from_millis(250);
@@ -41,6 +49,8 @@ const LOOK_FOR: Duration = Duration::from_millis(200);
 const LOOK_AT: f64 = 0.7;
 /// An answer that is missing for longer than the base, the queue and this is silence.
 const SILENCE: Duration = Duration::from_millis(30);
+/// Beside datagrams a silence ends after this time. A TCP peer that has gone never answers.
+const SILENT_AT_MOST: Duration = Duration::from_secs(3);
 /// No decision for this time after a silence.
 const AFTER_SILENCE: Duration = Duration::from_millis(20);
 /// A queue that stays this many times too long, while less than [`GAVE_WAY`] of the rate is sent, is not
@@ -92,6 +102,10 @@ struct Seen {
     comes: Duration,
     /// Bits per second.
     rate: f64,
+    /// Acknowledgements tell the rate, not round trips alone.
+    by_acks: bool,
+    /// The scheduler was busy, or a queue stands.
+    is_full: bool,
 }
 
 /// The follower of one direction of a link.
@@ -103,7 +117,10 @@ pub struct Follower {
     state: State,
     acked: Window,
     sent: Window,
+    carried: Carried,
     samples: Window,
+    /// The queue that the last round trip told.
+    queue: Duration,
     ticked: Option<Instant>,
     /// The last word of the programs.
     heard: Instant,
@@ -128,7 +145,9 @@ impl Follower {
             state: State::Idle,
             acked: Window::new(RATE_OVER),
             sent: Window::new(RATE_OVER),
+            carried: Carried::default(),
             samples: Window::new(Duration::from_secs(1)),
+            queue: Duration::ZERO,
             ticked: None,
             heard: now,
             drained: now,
@@ -174,6 +193,7 @@ impl Follower {
         let goal = self.settings.queue() + packet;
         self.samples.add(now, signals.samples);
         self.sent.add(now, signals.sent.0);
+        self.carried.leave(now, signals.sent);
         match signals.acked {
             Some(bytes) => self.acked.add(now, bytes.0),
             None => self.acked.clear(now),
@@ -181,8 +201,9 @@ impl Follower {
         if signals.is_busy {
             self.busy = now;
         }
-        let patience = signals.base + goal + SILENCE + 4 * packet;
-        if signals.samples == 0 && signals.unanswered.is_some_and(|age| age > patience) {
+        self.queue = signals.queue.unwrap_or(self.queue);
+        let silent = self.silent(now, goal, signals);
+        if signals.samples == 0 && signals.unanswered.is_some_and(|age| silent.contains(&age)) {
             self.state = State::Silent;
             self.waits_until = now + AFTER_SILENCE;
             return;
@@ -193,30 +214,60 @@ impl Follower {
         if self.state == State::Silent {
             // The rate over the silence says nothing about the link.
             self.acked.clear(now);
+            self.carried.forget_answers();
             self.waits_until = now + RATE_OVER;
             self.state = State::Track;
             return;
         }
-        let rate = self.acked.rate(now).map(|bytes_per_sec| bytes_per_sec * 8.0);
-        match (signals.queue, rate) {
-            (Some(queue), Some(rate)) if signals.is_busy || queue >= 2 * goal => {
-                // A sample is as old as the queue is long. The bytes on the way tell its length now.
-                let comes = signals.on_the_way.map(|bytes| {
-                    let whole = BitRate(rate as u64).time_to_send(bytes).min(LONGEST);
-                    whole.saturating_sub(signals.base + 2 * packet)
-                });
-                let seen =
-                    Seen { queue: queue.max(comes.unwrap_or_default()), comes: comes.unwrap_or(queue), rate };
-                self.track(now, tick, goal, seen, signals.base);
-            }
+        match signals.queue.and_then(|queue| self.see(now, goal, queue, signals)) {
+            Some(seen) if seen.is_full => self.track(now, tick, goal, seen, signals.base),
             _ if !signals.is_busy => self.idle(now, tick),
             _ if self.samples.sum(now) < FEW => self.blind(tick),
             _ => {}
         }
     }
 
+    /// The times without an answer that are silence.
+    fn silent(&self, now: Instant, goal: Duration, signals: &Signals) -> Range<Duration> {
+        let packet = BitRate(self.capacity as u64).time_to_send(PACKET);
+        let patience = signals.base + goal + SILENCE + 4 * packet;
+        let sent = self.sent.rate(now).map_or(0.0, |bytes_per_sec| bytes_per_sec * 8.0);
+        if signals.acked.is_some() || sent < self.settings.min().0 as f64 {
+            return patience..Duration::MAX;
+        }
+        // The few packets of TCP may wait in a queue of the others, and their peer may have gone.
+        let patience = patience + 2 * self.queue.min(LONGEST);
+        patience..patience + SILENT_AT_MOST
+    }
+
+    /// The link's rate and queue. `None` if the rate is not known.
+    fn see(&mut self, now: Instant, goal: Duration, queue: Duration, signals: &Signals) -> Option<Seen> {
+        let base = signals.base + 2 * BitRate(self.capacity as u64).time_to_send(PACKET);
+        let comes =
+            |rate: f64, bytes| BitRate(rate as u64).time_to_send(bytes).min(LONGEST).saturating_sub(base);
+        let is_long = queue >= 2 * goal;
+        if signals.acked.is_some() {
+            let rate = self.acked.rate(now)? * 8.0;
+            // A sample is as old as the queue is long. The bytes on the way tell its length now.
+            let comes = signals.on_the_way.map(|bytes| comes(rate, bytes));
+            let (longer, comes) = (queue.max(comes.unwrap_or_default()), comes.unwrap_or(queue));
+            let is_full = signals.is_busy || is_long;
+            return Some(Seen { queue: longer, comes, rate, by_acks: true, is_full });
+        }
+        if self.samples.sum(now) < FEW {
+            return None;
+        }
+        self.carried.answer(now, signals.base + queue);
+        // At first, and after a pause of the answers, what is sent bounds the rate.
+        let rate = self.carried.rate(now, ALONE_OVER).or_else(|| self.sent.rate(now))? * 8.0;
+        let comes = self.carried.on_the_way().map_or(queue, |bytes| comes(rate, bytes));
+        // A link that carries `min` has no queue of less. A late answer looks like one.
+        let is_full = signals.is_busy || is_long && rate >= self.settings.min().0 as f64;
+        Some(Seen { queue, comes, rate, by_acks: false, is_full })
+    }
+
     fn track(&mut self, now: Instant, tick: Duration, goal: Duration, seen: Seen, base: Duration) {
-        let Seen { queue, rate, .. } = seen;
+        let Seen { queue, rate, by_acks, .. } = seen;
         if queue < goal / 2 {
             self.drained = now;
         }
@@ -232,19 +283,23 @@ impl Follower {
             return;
         }
         self.state = State::Track;
-        self.recent.add(now, rate);
+        if by_acks || queue < 2 * goal {
+            // A full queue takes more than the link carries, and round trips do not tell what is lost.
+            self.recent.add(now, rate);
+        }
+        let drain_time = if by_acks { DRAIN_TIME } else { ALONE_DRAIN_TIME };
         let grows = GROWTH.powf(tick.as_secs_f64() / GROWTH_TIME.as_secs_f64());
         self.capacity = if queue < EMPTY {
             self.capacity.max(rate) * grows
         } else {
-            let error = (goal.as_secs_f64() - queue.as_secs_f64()) / DRAIN_TIME.as_secs_f64();
+            let error = (goal.as_secs_f64() - queue.as_secs_f64()) / drain_time.as_secs_f64();
             rate * (1.0 + error.clamp(-DEEPEST, grows - 1.0))
         };
     }
 
     /// Whether the queue stays although this node gave way. The capacity of before comes back then.
     fn is_foreign(&mut self, now: Instant, goal: Duration, seen: Seen, base: Duration) -> bool {
-        let Seen { queue, comes, rate } = seen;
+        let Seen { queue, comes, rate, .. } = seen;
         if queue <= FOREIGN * goal {
             self.too_long = None;
             return false;

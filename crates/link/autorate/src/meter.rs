@@ -9,7 +9,10 @@ use crate::{Signals, window::Window};
 /// The packets' headers are those of this time.
 const HEADERS_OVER: Duration = Duration::from_secs(1);
 /// Without this part of the traffic in TCP, acknowledgements do not tell the link's rate.
-const LEAST_PART: f64 = 0.2;
+///
+/// The part of the last second stands for that of each tick. The less of it there is, the more a change of it
+/// is taken for one of the link.
+const LEAST_PART: f64 = 0.35;
 
 /// Counts that only grow, and what is at the moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
