@@ -133,6 +133,8 @@ pub struct Follower {
     busy: Instant,
     /// The rates that the link carried while they were known.
     recent: Recent,
+    /// The capacity up to which a blind one has grown, since the usual rate was known anew.
+    grown: Option<f64>,
 }
 
 impl Follower {
@@ -156,6 +158,7 @@ impl Follower {
             too_long: None,
             busy: now,
             recent: Recent::default(),
+            grown: None,
         }
     }
 
@@ -286,6 +289,7 @@ impl Follower {
         if by_acks || queue < 2 * goal {
             // A full queue takes more than the link carries, and round trips do not tell what is lost.
             self.recent.add(now, rate);
+            self.grown = self.grown.filter(|_| self.recent.low().is_none());
         }
         let drain_time = if by_acks { DRAIN_TIME } else { ALONE_DRAIN_TIME };
         let grows = GROWTH.powf(tick.as_secs_f64() / GROWTH_TIME.as_secs_f64());
@@ -333,13 +337,19 @@ impl Follower {
         true
     }
 
+    /// The rate that was usual, or up to which a blind capacity has grown since.
+    fn usual(&self) -> Option<f64> {
+        self.grown.or_else(|| self.recent.low())
+    }
+
     fn blind(&mut self, tick: Duration) {
         if self.state != State::Blind {
-            let usual = self.recent.low().unwrap_or(self.settings.min().0 as f64);
+            let usual = self.usual().unwrap_or(self.settings.min().0 as f64);
             self.capacity = self.capacity.min(usual);
         }
         self.state = State::Blind;
         self.capacity *= BLIND_GROWTH.powf(tick.as_secs_f64());
+        self.grown = Some(self.capacity);
     }
 
     fn idle(&mut self, now: Instant, tick: Duration) {
@@ -347,7 +357,7 @@ impl Follower {
         if now.since(self.busy) < IDLE_STAYS {
             return;
         }
-        let usual = self.recent.low().unwrap_or(self.settings.max().0 as f64);
+        let usual = self.usual().unwrap_or(self.settings.max().0 as f64);
         if self.capacity > usual {
             let stays = 0.5f64.powf(tick.as_secs_f64() / HALF_WAY.as_secs_f64());
             self.capacity = usual + (self.capacity - usual) * stays;

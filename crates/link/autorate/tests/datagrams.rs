@@ -156,3 +156,37 @@ fn peer_that_has_gone_beside_datagrams_is_no_silence_for_long() {
     let capacity = after(10_050).capacity.as_mbit();
     assert!((4.5..5.5).contains(&capacity), "{capacity}");
 }
+
+#[test]
+fn growth_of_a_blind_link_goes_on_after_pauses() {
+    let mut link = Told::new();
+    for pause in 0..12 {
+        let (capacity, state) = link.told(10, UNANSWERED);
+        let grown = 2.0 * 1.01_f64.powi(10 * (pause + 1));
+        assert_eq!(state, State::Blind);
+        assert!((capacity / grown - 1.0).abs() < 0.02, "{capacity} after {pause} pauses, not {grown}");
+        assert_eq!(link.told(if pause % 2 == 0 { 1 } else { 30 }, NOTHING).1, State::Idle);
+    }
+}
+
+#[test]
+fn known_rates_end_the_growth_of_a_blind_link() {
+    let mut link = Told::new();
+    let (grown, _) = link.told(100, UNANSWERED);
+    // One second is too short to tell what is usual.
+    link.told(1, acknowledged(8_000));
+    let (capacity, state) = link.told(1, UNANSWERED);
+    assert!(state == State::Blind && (capacity / grown - 1.0).abs() < 0.02, "{capacity} of {grown}");
+    let (capacity, state) = link.told(10, acknowledged(2_500));
+    assert!(state == State::Track && (2.2..2.8).contains(&capacity), "{capacity}, {state:?}");
+    let (capacity, _) = link.told(2, acknowledged(8_000));
+    assert!(capacity > 7.0, "{capacity}");
+    link.told(1, NOTHING);
+    let (capacity, state) = link.told(3, UNANSWERED);
+    assert!(state == State::Blind && capacity < 3.0, "{capacity}, {state:?}");
+    // It grows above what was usual, and stays there over a pause.
+    let (grown, _) = link.told(60, UNANSWERED);
+    assert!(grown > 4.0, "{grown}");
+    let (capacity, _) = link.told(60, NOTHING);
+    assert!((capacity / grown - 1.0).abs() < 0.02, "{capacity} of {grown}");
+}
