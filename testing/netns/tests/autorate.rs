@@ -99,6 +99,47 @@ fn capacity_follows_the_link_and_shares_hold(engine: EngineKind) {
     assert!(told.len() < 10, "{told:?}");
 }
 
+/// One TCP flow of class C2 has a tenth of the link, and datagrams have the rest.
+#[test]
+fn mostly_datagrams_follow_the_link_by_round_trips() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let node = node(EngineKind::Htb, "");
+    node.weir(&["set", &node.name("C1"), "weight=18"]);
+    let server = node.topology.server_address(Family::V4);
+    let echo = Echo::at(node.topology.srv(), server);
+    let datagrams = Stream::udp(node.netns("C1"), node.topology.srv(), server, Rate::Unlimited);
+    let flow = Stream::tcp(node.netns("C2"), node.topology.srv(), server);
+    for mbit in [20, 8, 20] {
+        carries(&node, mbit);
+        sleep(SETTLES * 2);
+        let measure = || {
+            let (got, trips) = scope(|scope| {
+                let pings = scope.spawn(|| echo.ask(node.netns("C3"), 120, Duration::from_millis(20)));
+                (Stream::goodputs(&[&datagrams, &flow], MEASURED), pings.join().expect("it asks"))
+            });
+            let datagrams = got[0] * (UDP_PAYLOAD as f64 + 42.0) / UDP_PAYLOAD as f64;
+            let used = (datagrams + got[1] * 1514.0 / 1448.0) / mbit as f64;
+            let p95 = trips.percentile(95.0);
+            let now = follows(&node);
+            println!(
+                "{mbit} Mbit/s: {got:.2?}, {:.1} % used, an idle container waits {:.1} / {p95:.1} ms, {now:?}",
+                used * 100.0,
+                trips.percentile(50.0),
+            );
+            (used, got[1] / got.iter().sum::<f64>(), p95)
+        };
+        let holds = |(used, part, p95): &(f64, f64, f64)| {
+            (0.88..1.03).contains(used) && *part < 0.25 && *p95 <= DELAY_MS
+        };
+        let (used, part, p95) = measure_once(measure, holds);
+        assert!((0.88..1.03).contains(&used), "{:.1} % of {mbit} Mbit/s are used", used * 100.0);
+        assert!(part < 0.25, "TCP has {part:.3}: its acknowledgements would tell the rate");
+        assert!(p95 <= DELAY_MS, "an idle container waits {p95:.1} ms at {mbit} Mbit/s");
+    }
+}
+
 #[test]
 fn dry_run_tells_and_changes_nothing_and_a_rate_by_hand_ends_it() {
     if !can_run(&Need::TRAFFIC) {

@@ -85,8 +85,9 @@ fn late_answers_beside_datagrams_cost_little() {
 
 #[test]
 fn links_that_change_are_used_by_mostly_datagrams() {
-    for (link, least_used, most_ms) in [(Link::Dsl, 0.97, 60), (Link::Starlink, 0.85, 120)] {
-        for seed in 0..5 {
+    let bounds = [(Link::Dsl, 0.97, 60), (Link::Starlink, 0.85, 120), (Link::Lte, 0.85, 1_000)];
+    for (link, least_used, most_ms) in bounds {
+        for seed in 0..10 {
             let trace = link.trace(seed);
             let scene = Scene { flows: 1, datagram_flows: 9, datagrams_mbit: 60.0, ..Scene::of(&trace) };
             let outcome = Scheme::Weir.run(&scene, settings(1, 40));
