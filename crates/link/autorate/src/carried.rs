@@ -9,7 +9,7 @@ const KEPT: Duration = Duration::from_secs(12);
 /// Answers that are further apart tell no rate.
 const APART: Duration = Duration::from_secs(2);
 
-/// What left the scheduler, and what of it has passed the link.
+/// The bytes that left the scheduler, and those of them that have passed the link.
 ///
 /// A link sends in order, so all that left before an answered packet has passed the link, or is lost.
 #[derive(Debug, Clone, Default)]

@@ -133,7 +133,7 @@ pub struct Follower {
     busy: Instant,
     /// The rates that the link carried while they were known.
     recent: Recent,
-    /// The capacity up to which a blind one has grown, since the usual rate was known anew.
+    /// The last blind capacity. `None` as soon as a known rate is newer.
     grown: Option<f64>,
 }
 

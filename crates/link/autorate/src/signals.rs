@@ -1,4 +1,4 @@
-//! What a tick tells, and what is decided.
+//! The signals of a tick, and the decision.
 
 use std::time::Duration;
 
