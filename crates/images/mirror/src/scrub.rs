@@ -2,11 +2,17 @@
 //! request.
 
 use std::{
+    io,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use tokio::{runtime::Handle, sync::broadcast::error::RecvError, task::spawn_blocking, time::sleep};
+use tokio::{
+    runtime::Handle,
+    sync::broadcast::error::RecvError,
+    task::{JoinError, spawn_blocking},
+    time::sleep,
+};
 use weir_units::{BitRate, Bytes};
 
 use crate::{
@@ -67,6 +73,35 @@ impl Scrubs {
     }
 }
 
+/// The end of the scrub that was asked for: noted where it is dropped, so also if the scrub's task panics.
+struct Ending {
+    mirror: Mirror,
+    result: Result<(), String>,
+}
+
+impl Ending {
+    fn of(mirror: &Mirror) -> Ending {
+        let stopped = "the scrub stopped before its end: ask for it again".to_owned();
+        Ending { mirror: mirror.clone(), result: Err(stopped) }
+    }
+
+    /// Ends the scrub with its result.
+    fn done(mut self, result: Result<(), String>) {
+        self.result = result;
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(scrub) = &mut *self.mirror.scrubs().asked() {
+            scrub.is_over = true;
+            if let Err(why) = &self.result {
+                scrub.error = Some(why.clone());
+            }
+        }
+    }
+}
+
 impl Mirror {
     /// Begins to check all blobs that are here; if that is under way already, it goes on.
     /// [`Mirror::scrubbing`] tells how far it is.
@@ -81,12 +116,10 @@ impl Mirror {
         *asked = Some(Scrubbing::default());
         drop(asked);
         let (mirror, pace) = (self.clone(), Pace::new(rate_s.and_then(rate)));
+        let ending = Ending::of(self);
         runtime.spawn(async move {
-            let ended = mirror.scrub_all(&pace).await;
-            if let Some(scrub) = &mut *mirror.scrubs().asked() {
-                scrub.is_over = true;
-                scrub.error = ended.err().or_else(|| scrub.error.take());
-            }
+            let result = mirror.scrub_all(&pace).await;
+            ending.done(result);
         });
     }
 
@@ -127,7 +160,12 @@ impl Mirror {
     async fn unchecked(&self, lot: ScrubBatch, before: Utc) -> Result<Vec<(Digest, u64)>, StoreError> {
         let store = self.store().clone();
         let looked = spawn_blocking(move || store.unchecked(lot, before, now_utc())).await;
-        looked.unwrap_or_else(|_| Ok(Vec::new()))
+        looked.unwrap_or_else(|e| Err(self.stopped(e)))
+    }
+
+    /// The thread that looked at the disk panicked, or the mirror is stopping.
+    fn stopped(&self, e: JoinError) -> StoreError {
+        StoreError::Io { what: "check", path: self.store().root().to_owned(), source: io::Error::other(e) }
     }
 
     /// Hashes a blob as the disk has it; what is wrong is taken away. Answers whether it was right, or gone.
@@ -139,15 +177,15 @@ impl Mirror {
     ) -> Result<bool, StoreError> {
         let store = self.store().clone();
         let (of, opening) = (digest.clone(), store.clone());
-        let Ok(opened) = spawn_blocking(move || opening.check(&of)).await else { return Ok(true) };
-        let Some(mut check) = opened? else { return Ok(true) };
+        let opened = spawn_blocking(move || opening.check(&of)).await;
+        let Some(mut check) = opened.unwrap_or_else(|e| Err(self.stopped(e)))? else { return Ok(true) };
         let mut bytes = 0;
         loop {
             let stretch = move || {
                 let stepped = check.stretch(STRETCH);
                 (check, stepped)
             };
-            let Ok((back, stepped)) = spawn_blocking(stretch).await else { return Ok(true) };
+            let (back, stepped) = spawn_blocking(stretch).await.map_err(|e| self.stopped(e))?;
             check = back;
             let store = store.clone();
             let (got, is_end) = match stepped {
@@ -157,7 +195,7 @@ impl Mirror {
                         let before = store.corrupt();
                         store.unreadable(&check, e).map(|()| store.corrupt() == before)
                     });
-                    return ended.await.unwrap_or(Ok(true));
+                    return ended.await.unwrap_or_else(|e| Err(self.stopped(e)));
                 }
             };
             count(&self.stats().scrubbed_bytes, got);
@@ -167,7 +205,7 @@ impl Mirror {
             if is_end {
                 count(&self.stats().scrubbed_blobs, 1);
                 let ended = spawn_blocking(move || store.checked(check, now_utc())).await;
-                return ended.unwrap_or(Ok(true));
+                return ended.unwrap_or_else(|e| Err(self.stopped(e)));
             }
         }
     }

@@ -102,6 +102,20 @@ async fn a_scrub_that_is_asked_for_looks_at_all_there_is_at_its_rate() {
     assert!(scrub.bytes == scrub.of_bytes && scrub.bytes > 1_000_010, "{scrub:?}");
 }
 
+/// A task that panics is dropped as one of a runtime that ends.
+#[tokio::test]
+async fn scrub_that_is_stopped_ends_with_an_error_and_another_can_begin() {
+    let (_registry, served, _dir) = support::pair().await;
+    let other = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    served.mirror.scrub(None, other.handle());
+    tokio::task::spawn_blocking(|| drop(other)).await.unwrap();
+    let scrub = served.mirror.scrubbing().unwrap();
+    assert!(scrub.is_over && scrub.error.is_some_and(|why| why.contains("ask for it again")));
+    served.mirror.scrub(None, &tokio::runtime::Handle::current());
+    until("scrubbed", || served.mirror.scrubbing().is_some_and(|scrub| scrub.is_over)).await;
+    assert_eq!(served.mirror.scrubbing().unwrap().error, None);
+}
+
 #[tokio::test]
 async fn after_a_restart_it_goes_on_with_what_was_not_checked_the_longest_first() {
     let dir = tempfile::tempdir().unwrap();
