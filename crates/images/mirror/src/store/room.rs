@@ -213,18 +213,22 @@ impl Inner {
         if fits(state, budget.part(budget.high), state.thrown())? {
             return Ok(());
         }
-        self.evict(state, now, &|state| fits(state, budget.part(budget.low), 0))?;
+        let evicted = self.evict(state, now, &|state| fits(state, budget.part(budget.low), 0));
         let is_enough = |state: &State| fits(state, budget.bytes, state.thrown());
         self.empty_trash(state, now, &is_enough)?;
         if is_enough(state)? {
             return Ok(());
         }
+        evicted?;
         let used = state.used.saturating_add(state.elsewhere());
         Err(StoreError::NoRoom { need, used, budget: budget.bytes, free: self.layout.free()? })
     }
 
     /// Evicts until `enough`, or until nothing is left that may go. Blobs that other nodes have too
     /// go first. Manifests go last: they are small, and tell which blobs belong together.
+    ///
+    /// # Errors
+    /// The first removal that failed, unless it is `enough` without. The others were tried all the same.
     pub(super) fn evict(
         &self,
         state: &mut State,
@@ -232,7 +236,7 @@ impl Inner {
         enough: &dyn Fn(&State) -> Result<bool, StoreError>,
     ) -> Result<u64, StoreError> {
         let mut passed = state.protected();
-        let mut freed = 0;
+        let (mut freed, mut failed) = (0, None);
         for (copies_only, manifests_too) in [(true, false), (false, false), (false, true)] {
             while !enough(state)? {
                 let blobs = &state.blobs;
@@ -251,36 +255,47 @@ impl Inner {
                     break;
                 }
                 for victim in victims {
-                    freed += self.evict_one(state, victim, &mut passed, now)?;
+                    match self.evict_one(state, &victim, &mut passed, now) {
+                        Ok(bytes) => freed += bytes,
+                        Err(e) => {
+                            tracing::warn!("cannot evict {victim}: {}", weir_units::chain(&e));
+                            // Not tried again for this room.
+                            passed.insert(victim);
+                            failed.get_or_insert(e);
+                        }
+                    }
                 }
             }
         }
-        Ok(freed)
+        match failed {
+            Some(e) if !enough(state)? => Err(e),
+            _ => Ok(freed),
+        }
     }
 
     /// Removes what the policy has given up, unless another node uses it. Answers the bytes freed.
     fn evict_one(
         &self,
         state: &mut State,
-        victim: Digest,
+        victim: &Digest,
         passed: &mut HashSet<Digest>,
         now: Utc,
     ) -> Result<u64, StoreError> {
-        let (size, uses) = state.blobs.get(&victim).map_or((0, 1), |b| (b.size, b.uses));
-        if self.is_used_elsewhere(state, &victim) {
-            state.order.restored(&victim, size, uses.saturating_add(1), now);
-            passed.insert(victim);
+        let (size, uses) = state.blobs.get(victim).map_or((0, 1), |b| (b.size, b.uses));
+        if self.is_used_elsewhere(state, victim) {
+            state.order.restored(victim, size, uses.saturating_add(1), now);
+            passed.insert(victim.clone());
             return Ok(0);
         }
-        if let Err(e) = self.move_to_trash(state, &victim, now) {
-            state.order.restored(&victim, size, uses, now);
+        if let Err(e) = self.move_to_trash(state, victim, now) {
+            state.order.restored(victim, size, uses, now);
             return Err(e);
         }
-        state.forget(&victim);
+        state.forget(victim);
         state.counts.evicted += 1;
         state.counts.evicted_bytes += size;
-        if state.manifests.contains_key(&victim) {
-            self.drop_manifest(state, &victim)?;
+        if state.manifests.contains_key(victim) {
+            self.drop_manifest(state, victim)?;
         }
         Ok(size)
     }

@@ -204,6 +204,33 @@ fn part_that_cannot_be_read_is_fetched_again() {
 }
 
 #[test]
+fn blob_that_cannot_be_removed_keeps_no_other_of_its_image_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let budget = Budget { high: 1.0, low: 1.0, young: Duration::ZERO, ..Budget::of(4 * MIB) };
+    let (at, later) = (Utc::from_unix_millis(0), Utc::from_unix_millis(1000));
+    let (store, _) = Store::open(dir.path(), budget, PolicyKind::ImageLru, at).unwrap();
+    let blobs: Vec<_> = (0..3).map(|n| keep(&store, n, MIB)).collect();
+    let of: Vec<_> = blobs.iter().map(|blob| (blob, MIB)).collect();
+    image(&store, "acme/a", &of);
+    // A file cannot take the name of a directory, whoever asks for it.
+    let block = |at: Utc| {
+        let blocked = blobs.iter().map(|blob| format!("trash/{}-sha256-{}", at.unix_millis(), blob.hex()));
+        blocked.map(|name| dir.path().join(name)).collect::<Vec<_>>()
+    };
+    let all = block(at);
+    std::fs::create_dir(&all[1]).unwrap();
+    let freed = store.prune(MIB, at);
+    assert!(matches!(freed, Err(StoreError::Io { what: "remove", .. })), "{freed:?}");
+    assert_eq!(blobs.iter().map(|b| store.has(b)).collect::<Vec<_>>(), [false, true, false]);
+    // It is tried again for the next one, and in vain it is no refusal where there is room without.
+    let other = digest(&[9; 100]);
+    store.put(&other, &[9; 100], 1, later).unwrap();
+    assert!(store.has(&other));
+    store.prune(0, later).unwrap();
+    assert!(!store.has(&blobs[1]));
+}
+
+#[test]
 fn wrong_content_gets_no_name_and_a_cut_download_continues() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = open(dir.path(), 16 * MIB);
