@@ -12,6 +12,7 @@ mod part_name;
 mod policy;
 mod refs;
 mod repos;
+mod reserve;
 mod room;
 mod shared;
 mod sources;
@@ -45,8 +46,8 @@ pub use part::PartWriter;
 use policy::Order;
 use refs::{Extent, Repo};
 pub use refs::{Listed, Stored, TagEntry};
+use reserve::Reservation;
 pub use room::Budget;
-use room::Reservation;
 use shared::Others;
 use sources::Sources;
 pub use weir_cache::PolicyKind;
@@ -228,7 +229,7 @@ pub struct Usage {
     /// Their bytes.
     pub bytes: u64,
     /// Bytes set aside for downloads; of a shared directory those of all nodes, and what was taken away
-    /// and may still be read.
+    /// and may still be read. Of the other nodes whole blocks count.
     pub reserved: u64,
     /// Bytes of what may not be evicted now: pinned, in use, being sent.
     pub held: u64,

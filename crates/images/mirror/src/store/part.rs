@@ -1,7 +1,6 @@
 //! A blob on its way in: written, hashed, and given its name only if it is what it is called.
 
 use std::{
-    collections::HashMap,
     fs::{self, File},
     io::{self, Read, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
@@ -14,9 +13,10 @@ use std::{
 
 use super::{
     Fingerprint, RESUME, State, Store, StoreError,
+    bounds::on_disk,
     layout::{Layout, io_error, list},
     part_name::{PartName, digest_of},
-    room::Reservation,
+    reserve::Reservation,
 };
 use crate::{Digest, Utc, digest::Hasher, now_utc, scope::Mark};
 
@@ -94,28 +94,24 @@ impl Store {
             // An expected blob counts once for all nodes: now it is this one's.
             state.forget_expected(digest);
         }
-        let before = state.reserved.get(digest).map_or(0, |r| r.size);
-        let need = (size + extra).saturating_sub(before);
+        let before = state.reserved.get(digest).map_or(0, Reservation::room);
+        let need = (on_disk(size) + on_disk(extra)).saturating_sub(before);
         if need > 0 && self.inner.make_room(&mut state, need, now).is_err() {
             extra = 0;
             if let Some((path, _)) = &earlier {
                 self.inner.layout.discard(path)?;
             }
-            self.inner.make_room(&mut state, size.saturating_sub(before), now)?;
-        }
-        // Making room may have dropped the old reservation.
-        if let Some(old) = state.reserved.remove(digest) {
-            state.used -= old.size;
+            self.inner.make_room(&mut state, on_disk(size).saturating_sub(before), now)?;
         }
         let written = Arc::new(AtomicU64::new(0));
-        state.used += size + extra;
+        let both = on_disk(size) + extra;
         let reservation =
-            Reservation { size: size + extra, fence, mark, written: Arc::clone(&written), expires: None };
-        state.reserved.insert(digest.clone(), reservation);
+            Reservation { size: both, fence, mark, written: Arc::clone(&written), expires: None };
+        state.reserve(digest.clone(), reservation);
         let claimed = self.inner.claim(&mut state, 0, now);
         drop(state);
         if let Err(e) = claimed {
-            self.release(digest, fence);
+            self.lock().unreserve_of(digest, fence);
             return Err(e);
         }
         let part = earlier.filter(|_| extra > 0).map(|(path, _)| path);
@@ -125,12 +121,7 @@ impl Store {
             self.inner.layout.discard(&part)?;
             self.adopt(&name, None)
         });
-        let mut state = self.lock();
-        if let Some(reservation) = state.reserved.get_mut(digest).filter(|r| r.fence == fence) {
-            reservation.size -= extra;
-            state.used -= extra;
-        }
-        drop(state);
+        self.lock().resize(digest, fence, size);
         match opened {
             Ok((path, file, hasher, at)) => {
                 written.store(at, Ordering::Relaxed);
@@ -142,7 +133,7 @@ impl Store {
             Err(e) => {
                 // The file of a part without a reservation would be beside the budget.
                 let _ = self.inner.layout.discard(&self.inner.layout.part(&name));
-                self.release(digest, fence);
+                self.lock().unreserve_of(digest, fence);
                 Err(e)
             }
         }
@@ -219,15 +210,6 @@ impl Store {
             self.inner.layout.discard(&earlier)?;
         }
         Ok((path, file, hasher, at))
-    }
-
-    /// Gives the room of a writer back; that of a later one is its own.
-    fn release(&self, digest: &Digest, fence: u64) {
-        let mut state = self.lock();
-        if let Some(size) = state.reserved.get(digest).filter(|r| r.fence == fence).map(|r| r.size) {
-            state.reserved.remove(digest);
-            state.used -= size;
-        }
     }
 }
 
@@ -311,11 +293,7 @@ impl PartWriter {
         self.store.inner.seal(&self.digest, fingerprint, now);
         let mut state = self.store.lock();
         self.store.inner.published(&mut state, &self.digest, now);
-        if let Some(size) = state.reserved.get(&self.digest).filter(|r| r.fence == self.fence).map(|r| r.size)
-        {
-            state.reserved.remove(&self.digest);
-            state.used -= size;
-        }
+        state.unreserve_of(&self.digest, self.fence);
         state.insert(self.digest.clone(), self.size, now);
         if let Some(blob) = state.blobs.get_mut(&self.digest) {
             blob.verified = Some((fingerprint, now));
@@ -343,7 +321,7 @@ impl PartWriter {
             let _ = fs::remove_dir(dir);
         }
         // Last: its room is another's from then on.
-        self.store.release(&self.digest, self.fence);
+        self.store.lock().unreserve_of(&self.digest, self.fence);
     }
 
     /// That of its lease.
@@ -365,13 +343,9 @@ impl Drop for PartWriter {
         // Bytes on the disk still take room; others do not.
         let mut state = self.store.lock();
         let kept = self.written.load(Ordering::Relaxed);
-        let mut freed = 0;
-        if let Some(reservation) = state.reserved.get_mut(&self.digest).filter(|r| r.fence == self.fence) {
-            freed = reservation.size - kept;
-            reservation.size = kept;
+        if let Some(reservation) = state.resize(&self.digest, self.fence, kept) {
             reservation.expires = Some(now_utc().after(RESUME));
         }
-        state.used -= freed;
     }
 }
 
@@ -450,10 +424,9 @@ pub(super) fn recover(layout: &Layout, state: &mut State, now: Utc) -> Result<(u
         if let (Some((size, at, path)), Some(digest)) = (best, digest) {
             let mark = PartName::of(&path).map_or_else(Mark::default, |name| name.mark);
             kept += 1;
-            state.used += size;
             let written = Arc::new(AtomicU64::new(size));
             let expires = Some(at.after(RESUME));
-            state.reserved.insert(digest, Reservation { size, fence: 0, mark, written, expires });
+            state.reserve(digest, Reservation { size, fence: 0, mark, written, expires });
         } else {
             let _ = fs::remove_dir(&dir);
         }
@@ -464,13 +437,10 @@ pub(super) fn recover(layout: &Layout, state: &mut State, now: Utc) -> Result<(u
 /// Removes downloads of this node that were not continued in time, and forgets those that another
 /// node continues.
 pub(super) fn expire(layout: &Layout, state: &mut State, now: Utc) -> Result<(), StoreError> {
-    let left: HashMap<Digest, u64> = state
-        .reserved
-        .iter()
-        .filter(|(_, r)| r.expires.is_some() && r.written.load(Ordering::Relaxed) > 0)
-        .map(|(digest, r)| (digest.clone(), r.size))
-        .collect();
-    for (digest, size) in left {
+    let is_left = |r: &Reservation| r.expires.is_some() && r.written.load(Ordering::Relaxed) > 0;
+    let left: Vec<Digest> =
+        state.reserved.iter().filter(|(_, r)| is_left(r)).map(|(digest, _)| digest.clone()).collect();
+    for digest in left {
         let dir = layout.parts(&digest);
         let mut own = list(&dir)?;
         own.retain(|path| PartName::of(path).is_none_or(|name| name.node == layout.node()));
@@ -482,8 +452,7 @@ pub(super) fn expire(layout: &Layout, state: &mut State, now: Utc) -> Result<(),
             layout.discard(&path)?;
         }
         let _ = fs::remove_dir(&dir);
-        state.reserved.remove(&digest);
-        state.used -= size;
+        state.unreserve(&digest);
     }
     Ok(())
 }

@@ -3,14 +3,13 @@
 use std::{
     collections::HashSet,
     hash::{BuildHasher, RandomState},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
-use super::{Blob, Inner, State, Store, StoreError, shared::Others};
+use super::{
+    Blob, Inner, State, Store, StoreError, bounds::on_disk, reserve::Reservation, shared::Others,
+};
 use crate::{
     Digest, Utc,
     manifest::{Manifest, Part},
@@ -51,36 +50,7 @@ impl Budget {
     }
 }
 
-/// Room for a blob that is not here yet.
-#[derive(Debug)]
-pub(super) struct Reservation {
-    pub(super) size: u64,
-    /// Of the lease that it is for; 0 while it has none.
-    pub(super) fence: u64,
-    /// Of the scope of its download.
-    pub(super) mark: Mark,
-    /// Bytes that are on the disk already.
-    pub(super) written: Arc<AtomicU64>,
-    /// When it ends; never while a download has it.
-    pub(super) expires: Option<Utc>,
-}
-
-impl Reservation {
-    /// Nothing of it is there, and no node fetches it yet.
-    pub(super) fn is_expected(&self) -> bool {
-        self.fence == 0 && self.written.load(Ordering::Relaxed) == 0
-    }
-}
-
 impl State {
-    /// Gives room back that was reserved for a blob which this node does not fetch.
-    pub(super) fn forget_expected(&mut self, digest: &Digest) {
-        if let Some(size) = self.reserved.get(digest).filter(|r| r.is_expected()).map(|r| r.size) {
-            self.reserved.remove(digest);
-            self.used -= size;
-        }
-    }
-
     /// The blobs that pins or containers keep.
     pub(super) fn protected(&self) -> HashSet<Digest> {
         let mut kept = HashSet::new();
@@ -124,24 +94,9 @@ impl State {
         parts
     }
 
-    pub(super) fn expire(&mut self, now: Utc) {
-        let mut freed = 0;
-        self.reserved.retain(|_, r| {
-            let over = r.expires.is_some_and(|at| at <= now) && r.written.load(Ordering::Relaxed) == 0;
-            freed += if over { r.size } else { 0 };
-            !over
-        });
-        self.used -= freed;
-    }
-
     /// Bytes of what was taken away and is on the disk still.
     fn thrown(&self) -> u64 {
         self.others.as_ref().map_or(0, |others| others.thrown)
-    }
-
-    /// Bytes that are set aside and not on the disk yet.
-    fn outstanding(&self) -> u64 {
-        self.reserved.values().map(|r| r.size.saturating_sub(r.written.load(Ordering::Relaxed))).sum()
     }
 }
 
@@ -160,7 +115,7 @@ impl Inner {
             self.drop_sources(digest);
         }
         if let Some(others) = &mut state.others {
-            others.thrown += if is_left { size } else { 0 };
+            others.thrown += if is_left { on_disk(size) } else { 0 };
             state.gone.push(digest.clone());
         }
         Ok(())
@@ -337,22 +292,14 @@ impl Store {
         missing.retain(|part| !state.reserved.contains_key(&part.digest) && !self.is_too_big(part.size));
         // Parts of no size take no room, and memory all the same.
         missing.truncate(MAX_RESERVED.saturating_sub(state.reserved.len()));
-        let need = missing.iter().map(|part| part.size).fold(0, u64::saturating_add);
+        let need = missing.iter().map(|part| on_disk(part.size)).fold(0, u64::saturating_add);
         self.inner.make_room(&mut state, need, now)?;
         drop(held);
         for part in missing {
             let expires = Some(now.after(EXPECTED));
-            state.used += part.size;
-            state.reserved.insert(
-                part.digest.clone(),
-                Reservation {
-                    size: part.size,
-                    fence: 0,
-                    mark: Mark::default(),
-                    written: Arc::default(),
-                    expires,
-                },
-            );
+            let (mark, written) = (Mark::default(), Arc::default());
+            let reservation = Reservation { size: part.size, fence: 0, mark, written, expires };
+            state.reserve(part.digest.clone(), reservation);
         }
         self.inner.claim(&mut state, 0, now)?;
         Ok(total)

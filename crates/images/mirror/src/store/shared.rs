@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Fingerprint, Inner, RESUME, SCRUB, State, Store, StoreError,
+    bounds::on_disk,
     claims::{ANNOUNCED, Fresh, Heard, NodeReservations},
     layout::{Layout, list},
     part_name::{PartName, digest_of},
@@ -133,7 +134,7 @@ impl Inner {
         let (mut held, mut expected) = (BTreeMap::new(), BTreeMap::new());
         for (digest, reservation) in &state.reserved {
             let of = if reservation.is_expected() { &mut expected } else { &mut held };
-            of.insert(digest.clone(), reservation.size);
+            of.insert(digest.clone(), reservation.room());
         }
         let is_read = |blob: &super::Blob| Arc::strong_count(&blob.readers) > 1;
         let open_after_evict = state.open_after_evict.iter().filter(|(_, reader)| reader.strong_count() > 0);
@@ -219,7 +220,7 @@ impl Inner {
                     }),
                 });
                 if !is_claimed {
-                    bytes += fs::metadata(&path).map_or(0, |meta| meta.len());
+                    bytes += fs::metadata(&path).map_or(0, |meta| on_disk(meta.len()));
                 }
             }
         }
@@ -228,7 +229,7 @@ impl Inner {
         let mut sizes = HashMap::with_capacity(trash.len());
         for path in trash {
             let before = others.sizes.get(&path).copied();
-            let size = before.or_else(|| Some(fs::metadata(&path).ok()?.len())).unwrap_or_default();
+            let size = before.or_else(|| Some(on_disk(fs::metadata(&path).ok()?.len()))).unwrap_or_default();
             sizes.insert(path, size);
         }
         others.thrown = sizes.values().sum();
@@ -318,7 +319,7 @@ impl Inner {
             if now.since(at) < GRACE && enough(state)? {
                 return Ok(());
             }
-            let size = fs::metadata(&path).map_or(0, |meta| meta.len());
+            let size = fs::metadata(&path).map_or(0, |meta| on_disk(meta.len()));
             let is_used = |digest: &Digest| {
                 protected.contains(digest)
                     || state.others.as_ref().is_some_and(|o| o.is_read_elsewhere(digest))

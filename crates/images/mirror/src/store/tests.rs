@@ -203,6 +203,28 @@ fn part_that_cannot_be_read_is_fetched_again() {
     assert_eq!(store.usage(now_utc()).unwrap().reserved, MIB);
 }
 
+/// Each takes a block, however few its bytes are.
+#[test]
+fn many_small_blobs_at_once_take_no_more_than_the_budget() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), 16 * 4096);
+    let at = Utc::from_unix_millis(0);
+    let writers: Vec<_> = (0..40u8)
+        .filter_map(|n| Some((n, store.begin(&digest(&[n; 100]), 100, 1, at).ok()?)))
+        .collect();
+    for (n, mut writer) in writers {
+        writer.write(&[n; 100]).unwrap();
+        writer.finish(at).unwrap();
+    }
+    let blobs = store.usage(at).unwrap().blobs;
+    assert_eq!((blobs, store.lock().used), (16, 16 * 4096));
+    // What an image expects counts as much.
+    let parts: Vec<_> = (100..120u8).map(|n| Part { digest: digest(&[n]), size: 1 }).collect();
+    assert!(matches!(store.expect(&parts, at), Err(StoreError::NoRoom { need: 81_920, .. })));
+    store.expect(&parts[..8], at).unwrap();
+    assert!(store.lock().used <= 16 * 4096);
+}
+
 #[test]
 fn blob_that_cannot_be_removed_keeps_no_other_of_its_image_here() {
     let dir = tempfile::tempdir().unwrap();
