@@ -16,6 +16,7 @@ use support::{
     Puller, Registry, RegistryFault, TestImage, digest,
     site::{Node, on_disk},
 };
+use weir_image::now_utc;
 
 const APP: &str = "library/app";
 
@@ -172,4 +173,32 @@ async fn what_is_passed_on_is_resumed_where_its_registry_cut_it() {
     assert_eq!(digest(node.puller().blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
     assert_eq!(registry.asked_whole(APP, &made.layers[0]), 1);
     assert_eq!(node.counted("upstream_bytes") / (200 * unit()) as u64, 1);
+}
+
+/// The download is over long before its client has read all of it.
+#[tokio::test]
+async fn client_of_a_download_holds_its_blob_until_it_has_read_it() {
+    const SIZE: usize = 24 << 20;
+    let (registry, served, _dir) = support::pair().await;
+    let made = registry.image(APP, "1", 40, &[SIZE]);
+    let (store, layer) = (served.mirror.store(), &made.layers[0]);
+    let mut body =
+        Puller(served.address).send("GET", &format!("/v2/{APP}/blobs/{layer}"), &[]).await.into_body();
+    body.frame().await.unwrap().unwrap();
+    while !store.has(layer) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // Those who wait hear of the end a moment after the blob has its name.
+    for _ in 0..20 {
+        store.prune(0, now_utc()).unwrap();
+        assert!(store.has(layer), "it left while it was read");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    while let Some(frame) = body.frame().await {
+        frame.unwrap();
+    }
+    while store.has(layer) {
+        store.prune(0, now_utc()).unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }

@@ -15,7 +15,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Downloads, Job, Kept, Progress, Right, Sink, backoff::Backoff, pulse::MIN_RATE, readable};
+use super::{Downloads, Held, Job, Kept, Progress, Right, Sink, backoff::Backoff, pulse::MIN_RATE, readable};
 use crate::{
     coordination::SiteEvent,
     now_utc, peer,
@@ -219,7 +219,7 @@ impl Downloads {
         let Some(sink) = sink.take() else { return Err(job.outage("nothing came")) };
         let size = sink.written();
         let done = match sink {
-            Sink::Pass(passing) => passing.finish(&job.digest),
+            Sink::Pass(passing) => passing.finish(&job.digest).map(|()| None),
             Sink::Keep(kept) => {
                 let part = kept.into_part().ok_or_else(|| job.outage("nothing came"))?;
                 let done = spawn_blocking(move || part.finish_copy(came.is_copy, now_utc())).await;
@@ -229,11 +229,15 @@ impl Downloads {
         match done {
             Err(StoreError::TakenOver(_)) => Ok(None),
             Err(e) => Ok(Some(Err(e))),
-            Ok(()) => {
+            Ok(opened) => {
                 self.prove(job, &job.ask.source, came.is_public).await;
                 job.sender.send_modify(|progress| {
-                    if let Progress::Flowing { ready, .. } = progress {
+                    if let Progress::Flowing { held, ready, .. } = progress {
                         *ready = size;
+                        // Until they have read it, it is not evicted.
+                        if let Some(opened) = opened {
+                            *held = Held::Blob(opened);
+                        }
                     }
                 });
                 Ok(Some(Ok(())))

@@ -45,7 +45,7 @@ pub(super) fn of_blob(blob: Opened, range: Range<u64>, stats: Arc<Stats>) -> Bod
     let reading = Reading { blob, rest: range, stats };
     let pieces = stream::unfold(Some(reading), |reading| async move {
         let mut reading = reading.filter(|reading| !reading.rest.is_empty())?;
-        match piece::take(reading.blob.file(), reading.rest.clone()).await {
+        match piece::take(reading.blob.file(), Some(reading.blob.clone()), reading.rest.clone()).await {
             Ok(piece) => {
                 reading.rest.start += piece.remaining() as u64;
                 count(&reading.stats.served_bytes, piece.remaining() as u64);
@@ -82,8 +82,8 @@ impl Following {
         };
         let wanted = at..ready.min(self.rest.end);
         let piece = match held {
-            Held::File(file) => piece::take(&file, wanted).await?,
-            Held::Blob(blob) => piece::take(blob.file(), wanted).await?,
+            Held::File(file) => piece::take(&file, None, wanted).await?,
+            Held::Blob(blob) => piece::take(blob.file(), Some(blob.clone()), wanted).await?,
             Held::Window(window) => {
                 let bytes =
                     window.take(wanted).ok_or_else(|| io::Error::other("others were too far ahead"))?;

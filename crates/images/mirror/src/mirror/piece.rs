@@ -17,6 +17,8 @@ use std::{
 use bytes::{Buf, Bytes};
 use rustix::io::{ReadWriteFlags, preadv2};
 
+use crate::store::Opened;
+
 /// The most that is taken at once, bytes: all that a client's answer holds of a blob in memory.
 pub(super) const PIECE: usize = 128 << 10;
 
@@ -33,6 +35,8 @@ pub(super) fn is_hole(bytes: &[u8]) -> bool {
 pub(super) struct Part {
     pub(super) file: Arc<File>,
     pub(super) range: Range<u64>,
+    /// Of which it is, if that is in the store. It is not evicted before the part is sent.
+    pub(super) blob: Option<Opened>,
 }
 
 impl Part {
@@ -58,9 +62,11 @@ impl Piece {
     pub(super) fn read(self) -> io::Result<Bytes> {
         match self {
             Piece::Bytes(bytes) => Ok(bytes),
-            Piece::Part(Part { file, range }) => {
-                let mut bytes = vec![0; usize::try_from(range.end - range.start).map_err(io::Error::other)?];
-                file.read_exact_at(&mut bytes, range.start).map(|()| bytes.into())
+            Piece::Part(part) => {
+                let length = usize::try_from(part.range.end - part.range.start).map_err(io::Error::other)?;
+                let mut bytes = vec![0; length];
+                let read = part.file.read_exact_at(&mut bytes, part.range.start);
+                read.map(|()| bytes.into())
             }
         }
     }
@@ -93,9 +99,11 @@ impl Buf for Piece {
 /// disk, as `sendfile` would have all clients do. Looked at are a piece's ends and its middle: if
 /// the kernel has just thrown away what is between, the others wait for that.
 ///
+/// * `blob`: the blob that the file is, if it is in the store.
+///
 /// # Errors
 /// The file cannot be read, or is shorter.
-pub(super) async fn take(file: &Arc<File>, range: Range<u64>) -> io::Result<Piece> {
+pub(super) async fn take(file: &Arc<File>, blob: Option<Opened>, range: Range<u64>) -> io::Result<Piece> {
     let length = usize::try_from(range.end - range.start).map_or(PIECE, |length| length.min(PIECE));
     let range = range.start..range.start + length as u64;
     let places = [range.start, range.start + length as u64 / 2, range.end - 1];
@@ -103,11 +111,12 @@ pub(super) async fn take(file: &Arc<File>, range: Range<u64>) -> io::Result<Piec
         |at| preadv2(&**file, &mut [IoSliceMut::new(&mut [0])], at, ReadWriteFlags::NOWAIT) == Ok(1);
     let file = Arc::clone(file);
     if places.into_iter().all(is_at_hand) {
-        return Ok(Piece::Part(Part { file, range }));
+        return Ok(Piece::Part(Part { file, range, blob }));
     }
     let waited = move || {
         let mut bytes = vec![0; length];
-        file.read_exact_at(&mut bytes, range.start).map(|()| bytes)
+        let read = file.read_exact_at(&mut bytes, range.start);
+        read.map(|()| bytes)
     };
     let bytes = tokio::task::spawn_blocking(waited).await.map_err(io::Error::other)??;
     Ok(Piece::Bytes(bytes.into()))
@@ -115,7 +124,15 @@ pub(super) async fn take(file: &Arc<File>, range: Range<u64>) -> io::Result<Piec
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::{
+        Digest,
+        digest::Algorithm,
+        now_utc,
+        store::{Budget, PolicyKind, Store},
+    };
 
     #[tokio::test]
     async fn pieces_are_what_the_file_has_whether_it_is_in_memory_or_on_the_disk() {
@@ -131,7 +148,7 @@ mod tests {
             }
             let mut got = Vec::new();
             while got.len() < bytes.len() {
-                let piece = take(&file, got.len() as u64..end).await.unwrap();
+                let piece = take(&file, None, got.len() as u64..end).await.unwrap();
                 assert!((1..=PIECE).contains(&piece.remaining()));
                 assert_eq!(matches!(piece, Piece::Part(_)), is_hole(piece.chunk()));
                 // The kernel reads ahead: later ones may be there.
@@ -144,7 +161,33 @@ mod tests {
         }
         // Shorter than it was: no bytes are made up.
         file.set_len(10).unwrap();
-        let short = take(&file, 10..20).await.unwrap_err();
+        let short = take(&file, None, 10..20).await.unwrap_err();
         assert_eq!(short.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    /// A store that keeps nothing which no one reads, and a blob in it.
+    fn kept() -> (tempfile::TempDir, Store, Opened) {
+        let (dir, now) = (tempfile::tempdir().unwrap(), now_utc());
+        let budget = Budget { young: Duration::ZERO, ..Budget::of(64 << 20) };
+        let store = Store::open(dir.path(), budget, PolicyKind::Lru, now).unwrap().0;
+        let bytes = [7; 5000];
+        let digest = Digest::of(Algorithm::Sha256, &bytes);
+        store.put(&digest, &bytes, 1, now).unwrap();
+        let blob = store.open_blob(&digest, now).unwrap().unwrap();
+        (dir, store, blob)
+    }
+
+    #[tokio::test]
+    async fn blob_is_not_evicted_before_its_last_piece_is_sent() {
+        let (_dir, store, blob) = kept();
+        let digest = blob.digest().clone();
+        let piece = take(blob.file(), Some(blob.clone()), 0..5000).await.unwrap();
+        assert!(matches!(piece, Piece::Part(_)), "{piece:?}");
+        drop(blob);
+        store.prune(0, now_utc()).unwrap();
+        assert!(store.has(&digest), "it is being sent");
+        drop(piece);
+        store.prune(0, now_utc()).unwrap();
+        assert!(!store.has(&digest));
     }
 }

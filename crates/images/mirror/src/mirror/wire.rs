@@ -68,9 +68,10 @@ impl Wire {
     /// Sends of the first part in the queue what the client takes, at most `length` bytes.
     fn poll_send(&self, cx: &mut Context<'_>, length: usize) -> Poll<io::Result<usize>> {
         let mut queue = self.queue.lock();
-        let Some(Part { file, range }) = queue.front_mut() else {
+        let Some(part) = queue.front_mut() else {
             return Poll::Ready(Err(io::Error::other("a part of no file is to be sent")));
         };
+        let Part { file, range, .. } = part;
         let left = usize::try_from(range.end - range.start).map_or(length, |left| left.min(length));
         loop {
             ready!(self.stream.poll_write_ready(cx))?;
@@ -166,7 +167,7 @@ mod tests {
             let pieces = (0..size).step_by(PIECE).flat_map(move |at| {
                 let range = at..(at + PIECE as u64).min(size);
                 let tag = Piece::Bytes(Bytes::from(format!("<{at}>")));
-                [tag, Piece::Part(Part { file: Arc::clone(&file), range })]
+                [tag, Piece::Part(Part { file: Arc::clone(&file), range, blob: None })]
             });
             let frames = pieces.map(move |piece| Ok::<_, Infallible>(Frame::data(queue.admit(piece))));
             async { Ok::<_, Infallible>(Response::new(StreamBody::new(stream::iter(frames)))) }

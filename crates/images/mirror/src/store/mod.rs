@@ -386,15 +386,20 @@ impl Store {
             let _ = file.set_times(FileTimes::new().set_accessed(SystemTime::now()));
         }
         blob.used_at = now;
-        let (size, reader) = (blob.size, Arc::clone(&blob.readers));
-        Ok(Some(Opened {
-            digest: digest.clone(),
-            file: Arc::new(file),
-            size,
-            fingerprint,
-            is_verified,
-            _reader: reader,
-        }))
+        Ok(Some(self.held(digest, blob, Arc::new(file), fingerprint, is_verified)))
+    }
+
+    /// A blob of the index, which is not evicted while this lives.
+    fn held(
+        &self,
+        digest: &Digest,
+        blob: &Blob,
+        file: Arc<File>,
+        fingerprint: Fingerprint,
+        is_verified: bool,
+    ) -> Opened {
+        let _reader = Arc::clone(&blob.readers);
+        Opened { digest: digest.clone(), file, size: blob.size, fingerprint, is_verified, _reader }
     }
 
     /// Whether a blob is here, without counting a hit.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    Fingerprint, RESUME, State, Store, StoreError,
+    Fingerprint, Opened, RESUME, State, Store, StoreError,
     bounds::on_disk,
     layout::{Layout, io_error, list},
     part_name::{PartName, digest_of},
@@ -254,16 +254,16 @@ impl PartWriter {
     /// # Errors
     /// [`StoreError::Mismatch`], [`StoreError::Length`]: it is gone then. [`StoreError::Io`].
     pub fn finish(self, now: Utc) -> Result<(), StoreError> {
-        self.finish_copy(false, now)
+        self.finish_copy(false, now).map(drop)
     }
 
-    /// As [`PartWriter::finish`].
+    /// As [`PartWriter::finish`]. Answers the blob, open; none if it is there already as another file.
     ///
     /// * `is_copy`: another node has it too, so this one is evicted before all that it has alone.
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn finish_copy(mut self, is_copy: bool, now: Utc) -> Result<(), StoreError> {
+    pub(crate) fn finish_copy(mut self, is_copy: bool, now: Utc) -> Result<Option<Opened>, StoreError> {
         let got = self.written();
         if got != self.size {
             return Err(StoreError::Length { digest: self.digest.clone(), got, want: self.size });
@@ -277,7 +277,7 @@ impl PartWriter {
         if self.store.has(&self.digest) {
             // Another source has delivered the same bytes: one copy of them is enough.
             self.remove();
-            return Ok(());
+            return Ok(None);
         }
         self.file.sync_all().map_err(io_error("write", &self.path))?;
         let layout = &self.store.inner.layout;
@@ -295,10 +295,11 @@ impl PartWriter {
         self.store.inner.published(&mut state, &self.digest, now);
         state.unreserve_of(&self.digest, self.fence);
         state.insert(self.digest.clone(), self.size, now);
-        if let Some(blob) = state.blobs.get_mut(&self.digest) {
+        let opened = state.blobs.get_mut(&self.digest).map(|blob| {
             blob.verified = Some((fingerprint, now));
             blob.is_copy = is_copy;
-        }
+            self.store.held(&self.digest, blob, Arc::clone(&self.file), fingerprint, true)
+        });
         self.store.inner.claim(&mut state, 0, now)?;
         drop(state);
         self.is_over = true;
@@ -306,7 +307,7 @@ impl PartWriter {
             // Of no other lease: empty now.
             let _ = fs::remove_dir(dir);
         }
-        Ok(())
+        Ok(opened)
     }
 
     /// Gives it up: nothing of it is kept.

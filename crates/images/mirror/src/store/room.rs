@@ -7,9 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    Blob, Inner, State, Store, StoreError, bounds::on_disk, reserve::Reservation, shared::Others,
-};
+use super::{Blob, Inner, State, Store, StoreError, bounds::on_disk, reserve::Reservation, shared::Others};
 use crate::{
     Digest, Utc,
     manifest::{Manifest, Part},

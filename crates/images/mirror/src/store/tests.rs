@@ -209,9 +209,8 @@ fn many_small_blobs_at_once_take_no_more_than_the_budget() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = open(dir.path(), 16 * 4096);
     let at = Utc::from_unix_millis(0);
-    let writers: Vec<_> = (0..40u8)
-        .filter_map(|n| Some((n, store.begin(&digest(&[n; 100]), 100, 1, at).ok()?)))
-        .collect();
+    let writers: Vec<_> =
+        (0..40u8).filter_map(|n| Some((n, store.begin(&digest(&[n; 100]), 100, 1, at).ok()?))).collect();
     for (n, mut writer) in writers {
         writer.write(&[n; 100]).unwrap();
         writer.finish(at).unwrap();
