@@ -16,6 +16,7 @@ use std::{
 
 use bytes::{Buf, Bytes};
 use rustix::io::{ReadWriteFlags, preadv2};
+use tokio::runtime::Handle;
 
 use crate::store::Opened;
 
@@ -45,6 +46,15 @@ impl Part {
         let length = usize::try_from(self.range.end - self.range.start).unwrap_or(PIECE);
         &HOLE[..length.min(PIECE)]
     }
+
+    /// Has its blob taken away if the disk has lost it.
+    pub(super) fn unreadable(&self, why: &io::Error) {
+        if let (Some(blob), Some(code), Ok(runtime)) =
+            (self.blob.clone(), why.raw_os_error(), Handle::try_current())
+        {
+            runtime.spawn_blocking(move || blob.unreadable(&io::Error::from_raw_os_error(code)));
+        }
+    }
 }
 
 /// A piece of an answer.
@@ -66,7 +76,7 @@ impl Piece {
                 let length = usize::try_from(part.range.end - part.range.start).map_err(io::Error::other)?;
                 let mut bytes = vec![0; length];
                 let read = part.file.read_exact_at(&mut bytes, part.range.start);
-                read.map(|()| bytes.into())
+                read.inspect_err(|e| part.unreadable(e)).map(|()| bytes.into())
             }
         }
     }
@@ -102,7 +112,7 @@ impl Buf for Piece {
 /// * `blob`: the blob that the file is, if it is in the store.
 ///
 /// # Errors
-/// The file cannot be read, or is shorter.
+/// The file cannot be read, or is shorter. A blob that its disk has lost is taken away then.
 pub(super) async fn take(file: &Arc<File>, blob: Option<Opened>, range: Range<u64>) -> io::Result<Piece> {
     let length = usize::try_from(range.end - range.start).map_or(PIECE, |length| length.min(PIECE));
     let range = range.start..range.start + length as u64;
@@ -116,7 +126,8 @@ pub(super) async fn take(file: &Arc<File>, blob: Option<Opened>, range: Range<u6
     let waited = move || {
         let mut bytes = vec![0; length];
         let read = file.read_exact_at(&mut bytes, range.start);
-        read.map(|()| bytes)
+        let unreadable = |e: &io::Error| blob.iter().for_each(|blob| blob.unreadable(e));
+        read.inspect_err(unreadable).map(|()| bytes)
     };
     let bytes = tokio::task::spawn_blocking(waited).await.map_err(io::Error::other)??;
     Ok(Piece::Bytes(bytes.into()))
@@ -125,6 +136,8 @@ pub(super) async fn take(file: &Arc<File>, blob: Option<Opened>, range: Range<u6
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use tokio::time::timeout;
 
     use super::*;
     use crate::{
@@ -189,5 +202,34 @@ mod tests {
         drop(piece);
         store.prune(0, now_utc()).unwrap();
         assert!(!store.has(&digest));
+    }
+
+    /// The memory of this process at its first byte, where nothing is: a read fails as one of a bad sector does.
+    fn lost(blob: &Opened, root: &std::path::Path) -> Opened {
+        let hex = blob.digest().hex();
+        let path = root.join("blobs/sha256").join(&hex[..2]).join(hex);
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/proc/self/mem", &path).unwrap();
+        blob.over(File::open(&path).unwrap())
+    }
+
+    #[tokio::test]
+    async fn blob_that_its_disk_has_lost_is_taken_away_when_it_is_sent() {
+        for is_taken_before in [false, true] {
+            let (dir, store, blob) = kept();
+            let mut told = store.corrupted();
+            let bad = lost(&blob, dir.path());
+            let why = if is_taken_before {
+                // The kernel has thrown away since what was there when the piece was made.
+                let (file, blob) = (Arc::clone(bad.file()), Some(bad.clone()));
+                Piece::Part(Part { file, range: 0..5000, blob }).read().unwrap_err()
+            } else {
+                take(bad.file(), Some(bad.clone()), 0..5000).await.unwrap_err()
+            };
+            assert_eq!(why.raw_os_error(), Some(nix::libc::EIO));
+            let told = timeout(Duration::from_secs(10), told.recv()).await.expect("it is taken away");
+            assert_eq!(told.as_ref(), Ok(blob.digest()), "before: {is_taken_before}");
+            assert!(store.open_blob(blob.digest(), now_utc()).unwrap().is_none());
+        }
     }
 }

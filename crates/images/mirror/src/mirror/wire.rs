@@ -85,7 +85,10 @@ impl Wire {
                     return Poll::Ready(Ok(sent));
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                Err(e) => return Poll::Ready(Err(e)),
+                Err(e) => {
+                    part.unreadable(&e);
+                    return Poll::Ready(Err(e));
+                }
             }
         }
     }

@@ -166,7 +166,7 @@ impl Store {
         if is_gone(&why) {
             return Ok(());
         }
-        if why.raw_os_error() == Some(nix::libc::EIO) {
+        if is_lost(&why) {
             return self.quarantine(&check.digest, &check.file);
         }
         Err(io_error("read", &self.inner.layout.blob(&check.digest))(why))
@@ -266,6 +266,11 @@ impl Check {
             is_of_disk,
         }
     }
+}
+
+/// The disk has lost what was written.
+pub(super) fn is_lost(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(nix::libc::EIO)
 }
 
 /// Another node has taken it away.

@@ -178,6 +178,7 @@ pub struct Opened {
     size: u64,
     fingerprint: Fingerprint,
     is_verified: bool,
+    store: Weak<Inner>,
     _reader: Arc<()>,
 }
 
@@ -205,6 +206,25 @@ impl Opened {
     #[must_use]
     pub fn is_verified(&self) -> bool {
         self.is_verified
+    }
+
+    /// The same blob, read from another file.
+    #[cfg(test)]
+    pub(crate) fn over(&self, file: File) -> Opened {
+        Opened { file: Arc::new(file), ..self.clone() }
+    }
+
+    /// Takes it away if a read for a client failed because its disk has lost it: the next client has it fetched
+    /// again. Blocks for as long as the disk takes.
+    pub(crate) fn unreadable(&self, why: &io::Error) {
+        let Some(inner) = self.store.upgrade().filter(|_| check::is_lost(why)) else { return };
+        if let Err(e) = (Store { inner }).quarantine(&self.digest, &self.file) {
+            tracing::warn!(
+                "{} cannot be read, and cannot be removed: {}",
+                self.digest,
+                weir_units::chain(&e)
+            );
+        }
     }
 }
 
@@ -398,8 +418,8 @@ impl Store {
         fingerprint: Fingerprint,
         is_verified: bool,
     ) -> Opened {
-        let _reader = Arc::clone(&blob.readers);
-        Opened { digest: digest.clone(), file, size: blob.size, fingerprint, is_verified, _reader }
+        let (store, _reader) = (Arc::downgrade(&self.inner), Arc::clone(&blob.readers));
+        Opened { digest: digest.clone(), file, size: blob.size, fingerprint, is_verified, store, _reader }
     }
 
     /// Whether a blob is here, without counting a hit.
