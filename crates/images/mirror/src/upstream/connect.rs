@@ -36,7 +36,10 @@ use rustls::{
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use super::guard::Guard;
+use super::{
+    guard::{Guard, Resolver},
+    names::Names,
+};
 use crate::settings::{Settings, Timing};
 
 /// Asks over TLS or without, directly or through a proxy.
@@ -76,9 +79,9 @@ impl Proxies {
 /// The way to a host.
 #[derive(Debug, Clone)]
 pub(super) struct Way {
-    direct: HttpConnector<Guard>,
+    direct: HttpConnector<Resolver>,
     /// To the proxy, which may well be at a private address.
-    to_proxy: HttpConnector<Guard>,
+    to_proxy: HttpConnector<Resolver>,
     proxies: Proxies,
 }
 
@@ -159,9 +162,40 @@ impl Write for Line {
     }
 }
 
-pub(super) fn client(tls: ClientConfig, guard: Guard, proxies: &Proxies, timing: Timing) -> Https {
+/// The most names of places of the configuration, and of others, that are looked up at once.
+const MAX_NAMED: usize = 4;
+const MAX_OTHERS: usize = 8;
+
+/// The resolvers of all registries. Clients choose the names of others, and hold up no place of the configuration.
+#[derive(Debug)]
+pub(super) struct Resolvers {
+    named: Names,
+    others: Names,
+}
+
+impl Resolvers {
+    pub(super) fn new(timing: Timing) -> Resolvers {
+        // Sooner than the waiting client gives up, so that it hears why.
+        let wait = timing.first_byte * 4 / 5;
+        Resolvers { named: Names::new(MAX_NAMED, wait), others: Names::new(MAX_OTHERS, wait) }
+    }
+
+    /// That of places that the configuration names, or of all others.
+    fn of(&self, guard: Guard) -> Resolver {
+        let names = if guard.private { &self.named } else { &self.others };
+        Resolver { guard, names: names.clone() }
+    }
+}
+
+pub(super) fn client(
+    tls: ClientConfig,
+    guard: Guard,
+    resolvers: &Resolvers,
+    proxies: &Proxies,
+    timing: Timing,
+) -> Https {
     let connector = |guard| {
-        let mut http = HttpConnector::new_with_resolver(guard);
+        let mut http = HttpConnector::new_with_resolver(resolvers.of(guard));
         http.enforce_http(false);
         http.set_nodelay(true);
         http.set_connect_timeout(Some(timing.connect));

@@ -12,7 +12,10 @@ use std::{
 use hyper::Uri;
 use hyper_util::client::legacy::connect::dns::Name;
 
-use super::special::{AddressClass, classify};
+use super::{
+    names::Names,
+    special::{AddressClass, classify},
+};
 use crate::Registry;
 
 /// A host that the operator has named, with the port if it was named too.
@@ -41,8 +44,7 @@ impl Place {
     }
 }
 
-/// Resolves names, and gives only addresses that may be asked. Each connection resolves again, and goes to an
-/// address that was checked.
+/// Tells which addresses may be asked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Guard {
     /// Also addresses of private networks and of this node: of places that the operator has named.
@@ -80,7 +82,15 @@ fn is_own(ip: IpAddr) -> bool {
 
 type Resolved = Pin<Box<dyn Future<Output = io::Result<vec::IntoIter<SocketAddr>>> + Send>>;
 
-impl tower_service::Service<Name> for Guard {
+/// Resolves names, and gives only addresses that may be asked. Each connection resolves again, and goes to an
+/// address that was checked.
+#[derive(Debug, Clone)]
+pub(super) struct Resolver {
+    pub(super) guard: Guard,
+    pub(super) names: Names,
+}
+
+impl tower_service::Service<Name> for Resolver {
     type Response = vec::IntoIter<SocketAddr>;
     type Error = io::Error;
     type Future = Resolved;
@@ -90,9 +100,9 @@ impl tower_service::Service<Name> for Guard {
     }
 
     fn call(&mut self, name: Name) -> Resolved {
-        let guard = *self;
+        let Resolver { guard, names } = self.clone();
         Box::pin(async move {
-            let all = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            let all = names.look_up(name.as_str()).await?;
             let (mut good, mut why) = (Vec::new(), None);
             for address in all {
                 match guard.refuses(address.ip()) {
@@ -134,7 +144,9 @@ mod tests {
     #[tokio::test]
     async fn name_of_a_private_address_is_refused_where_it_is_resolved() {
         use tower_service::Service;
-        let resolve = async |private| Guard { private }.call("localhost".parse().unwrap()).await;
+        let names = Names::new(1, std::time::Duration::from_secs(10));
+        let resolver = |private| Resolver { guard: Guard { private }, names: names.clone() };
+        let resolve = async |private| resolver(private).call("localhost".parse().unwrap()).await;
         let error = resolve(false).await.unwrap_err();
         assert!(error.to_string().contains("localhost is refused"), "{error}");
         assert!(resolve(true).await.unwrap().all(|address| address.ip().is_loopback()));

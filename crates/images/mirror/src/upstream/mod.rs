@@ -7,6 +7,7 @@ mod fault;
 pub(crate) mod fuzz;
 mod guard;
 mod login;
+mod names;
 mod retry;
 mod special;
 mod token;
@@ -32,7 +33,7 @@ use crate::{
     settings::{Settings, Timing, UpstreamSettings},
 };
 use auth::Challenge;
-use connect::{Https, Proxies, client, tls};
+use connect::{Https, Proxies, Resolvers, client, tls};
 pub use fault::Fault;
 use guard::{Guard, Place};
 use login::Login;
@@ -218,7 +219,8 @@ impl Upstreams {
     /// A certificate authority's file cannot be read; what it says is in the text.
     pub(crate) fn new(settings: &Settings, timing: Timing) -> Result<Upstreams, String> {
         let usual = tls(None, None)?;
-        let proxies = Proxies::of(settings);
+        let (proxies, resolvers) = (Proxies::of(settings), Resolvers::new(timing));
+        let open = |tls, private| client(tls, Guard { private }, &resolvers, &proxies, timing);
         let mut known = HashMap::new();
         for upstream in &settings.upstreams {
             let tls = match (&upstream.ca_file, &upstream.cert_file, &upstream.key_file) {
@@ -234,8 +236,8 @@ impl Upstreams {
                 share: upstream.share.clone(),
                 places,
                 shows_certificate: upstream.cert_file.is_some(),
-                client: client(tls.clone(), Guard { private: true }, &proxies, timing),
-                strict: client(tls, Guard { private: false }, &proxies, timing),
+                client: open(tls.clone(), true),
+                strict: open(tls, false),
                 requests: Queue::of(upstream.requests),
                 blobs: Queue::of(upstream.requests.saturating_mul(BLOBS)),
             };
@@ -246,7 +248,7 @@ impl Upstreams {
             .map_err(|_| "cannot get random numbers from the system".to_owned())?;
         Ok(Upstreams {
             known: Mutex::new(known),
-            others: settings.any_registry.then(|| client(usual, Guard { private: false }, &proxies, timing)),
+            others: settings.any_registry.then(|| open(usual, false)),
             crowd: (Queue::of(REQUESTS), Queue::of(REQUESTS * BLOBS)),
             tokens: Mutex::default(),
             paused: Mutex::default(),
