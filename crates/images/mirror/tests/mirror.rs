@@ -4,6 +4,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use http_body_util::BodyExt;
 use support::{Registry, RegistryFault, digest, pair, serve, settings, timing};
 
 const APP: &str = "library/app";
@@ -274,4 +275,24 @@ async fn downloads_together_obey_max_rate_and_its_change_at_once() {
     served.mirror.reconfigure(&weir_image::Settings { max_rate: None, ..given });
     let got = tokio::time::timeout(Duration::from_secs(30), large).await.unwrap().unwrap();
     assert_eq!(digest(got.bytes()), made.layers[2]);
+}
+
+/// No manifest says how long the blob is, and the registry has thought better of it.
+#[tokio::test]
+async fn blob_that_is_of_another_size_by_now_is_fetched_from_its_beginning() {
+    let (registry, served, _dir) = support::pair().await;
+    let made = registry.image(APP, "1", 50, &[250_000]);
+    let name = made.layers[0].to_string();
+    let put = |bytes| registry.state.blobs.lock().unwrap().insert(name.clone(), bytes);
+    let right = put(support::noise(51, 300_000)).unwrap();
+    registry.trouble(RegistryFault::Stall(200_000));
+    let path = format!("/v2/{APP}/blobs/{name}");
+    let response = support::Puller(served.address).send("GET", &path, &[]).await;
+    assert_eq!(response.headers()["content-length"], "300000");
+    let mut body = response.into_body();
+    body.frame().await.unwrap().unwrap();
+    put(right);
+    assert!(body.collect().await.is_err(), "it has the beginning of something else");
+    assert_eq!(digest(served.blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
+    assert_eq!(registry.asked_whole(APP, &made.layers[0]), 2);
 }

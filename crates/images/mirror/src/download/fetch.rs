@@ -106,6 +106,7 @@ impl Downloads {
             }
         }
         let mut backoff = Backoff::begin(Instant::now());
+        let mut has_restarted = false;
         loop {
             let from = sink.as_ref().map_or(0, Sink::written);
             let ask = Ask { from, ..job.ask.clone() };
@@ -113,9 +114,28 @@ impl Downloads {
                 Some(found) => Ok(*found),
                 None => self.ask(job, origin, &ask).await,
             };
-            let attempt = match asked.and_then(|found| Ok((extent(&found.0, &ask, size)?, found))) {
+            let told = job.size.or_else(|| sink.as_ref().and_then(Sink::size));
+            let attempt = match asked.map(|found| (extent(&found.0, &ask, told), found)) {
                 Err(fault) => Err(Cut::before_a_byte(fault)),
-                Ok(((start, total), (answer, is_peers))) => {
+                Ok((Err(fault), (_, true))) => {
+                    // The registry is asked instead, and knows better.
+                    self.doubt(job).await;
+                    Err(Cut::before_a_byte(job.outage(fault.to_string())))
+                }
+                Ok((Err(fault), (answer, false))) => {
+                    let is_other = job.size.is_none() && extent(&answer, &ask, None).is_ok();
+                    if is_other && !has_restarted && matches!(sink, Some(Sink::Keep(_))) {
+                        // What is here began as something else, of which no manifest tells.
+                        tracing::info!("{fault}: its download begins again");
+                        has_restarted = true;
+                        if let Some(sink) = sink.take() {
+                            sink.discard().await;
+                        }
+                        continue;
+                    }
+                    Err(Cut::before_a_byte(fault))
+                }
+                Ok((Ok((start, total)), (answer, is_peers))) => {
                     came.is_copy = is_peers;
                     came.of_peers |= is_peers;
                     let is_for_all = match is_peers {
@@ -337,10 +357,11 @@ impl Downloads {
         job: &Job,
         (mut answer, is_peers): Found,
         (start, total): (u64, u64),
-        taken: Sink,
+        mut taken: Sink,
         sink: &mut Option<Sink>,
     ) -> Result<(), Cut> {
         let before = taken.written();
+        taken.is_of(total);
         tell_size(job, &taken, total);
         let is_kept = matches!(taken, Sink::Keep(_));
         let (chunks, inbox) = mpsc::channel::<Bytes>(4);
@@ -464,16 +485,12 @@ struct Answering {
 /// Tells those who wait how much it is, and from where to read it.
 fn tell_size(job: &Job, sink: &Sink, size: u64) {
     let Some(held) = sink.held() else { return };
-    let is_kept = matches!(sink, Sink::Keep(_));
-    let written = readable(sink.written(), size);
-    job.sender.send_modify(|progress| {
-        // Of an earlier part there may have been more; of what is passed on there is nothing else.
-        let ready = match progress {
-            Progress::Flowing { ready, .. } if is_kept => written.max(*ready),
-            _ => written,
-        };
-        *progress = Progress::Flowing { held, size, ready };
-    });
+    if job.has_shown_bytes() {
+        // Of an earlier part there may have been more: its readers wait until this one is as far.
+        job.has_shown.store(true, Ordering::Relaxed);
+    }
+    let ready = readable(sink.written(), size);
+    job.sender.send_replace(Progress::Flowing { held, size, ready });
 }
 
 /// Tells those who wait how far they may read.
@@ -509,10 +526,63 @@ fn extent(answer: &Answer, ask: &Ask, size: Option<u64>) -> Result<(u64, u64), F
     };
     match (total, size) {
         (Some(total), Some(size)) if total != size => {
-            Err(wrong(format!("it has {total} bytes, its manifest says {size}")))
+            Err(wrong(format!("it has {total} bytes, and {size} were announced")))
         }
         (Some(total), _) => Ok((start, total)),
         (None, Some(size)) => Ok((start, size)),
         (None, None) => Err(wrong("it does not say how long it is".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, sync::Arc};
+
+    use hyper::Method;
+
+    use super::{super::readers::Running, *};
+    use crate::{
+        Digest, Image,
+        digest::Algorithm,
+        scope::Scope,
+        store::{Budget, PolicyKind, Store},
+        upstream::Identity,
+    };
+
+    /// The file of who takes over may have less than the one before, which is gone.
+    #[test]
+    fn readers_are_told_what_the_file_has_and_the_job_knows_what_they_got() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), Budget::of(64 << 20), PolicyKind::Lru, now_utc()).unwrap().0;
+        let digest = Digest::of(Algorithm::Sha256, b"some");
+        let source = "acme/app".parse::<Image>().unwrap().source;
+        let (running, sender) = Running::begin(&source);
+        let ask = Ask {
+            method: Method::GET,
+            source: source.clone(),
+            path: format!("blobs/{digest}"),
+            accept: None,
+            from: 0,
+            identity: Identity::Anonymous,
+            hops: String::new(),
+        };
+        let scope = Scope::of(&source, true);
+        let job = Job::new(digest.clone(), scope, None, ask, sender, Arc::clone(&running.readers));
+        let waiter = running.waiter();
+        let ready = || match &*waiter.progress.borrow() {
+            Progress::Flowing { ready, .. } => *ready,
+            other => panic!("{other:?}"),
+        };
+        let old = Held::File(Arc::new(File::open("/dev/null").unwrap()));
+        job.sender.send_replace(Progress::Flowing { held: old, size: 100_000, ready: 60_000 });
+        let mut part = store.begin(&digest, 100_000, 1, now_utc()).unwrap();
+        part.write(&[7; 20_000]).unwrap();
+        tell_size(&job, &Sink::Keep(Kept::new(part)), 100_000);
+        assert_eq!(ready(), 20_000);
+        let other = Digest::of(Algorithm::Sha256, b"a file without bytes");
+        let part = store.begin(&other, 70_000, 2, now_utc()).unwrap();
+        tell_size(&job, &Sink::Keep(Kept::new(part)), 70_000);
+        assert_eq!(ready(), 0);
+        assert!(job.has_shown_bytes(), "a reader has 60000 of them");
     }
 }

@@ -13,7 +13,10 @@ mod window;
 use std::{
     collections::HashMap,
     fs::File,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
@@ -39,10 +42,10 @@ use crate::{
 use fetch::{Brought, Found, Origin};
 use follow::Followed;
 use pulse::Pulse;
-use readers::{Readers, Running};
+use readers::Readers;
 use sink::{Kept, Passing, Sink};
 
-pub(crate) use readers::Waiter;
+pub(crate) use readers::{Running, Waiter};
 pub(crate) use window::Window;
 
 /// The end of a blob that no client gets before all of it is verified, bytes. It is small, as
@@ -65,9 +68,10 @@ pub(crate) enum Progress {
     Flowing {
         /// To be read up to `ready`.
         held: Held,
-        /// All of it, bytes.
+        /// All of it, bytes. Another source may say another number: who was told the former gets no more.
         size: u64,
-        /// The bytes that may be read; all of them only after verification.
+        /// The bytes that may be read; all of them only after verification. They become fewer where another file
+        /// takes the place of this one.
         ready: u64,
     },
     /// It will not.
@@ -109,14 +113,29 @@ struct Job {
     readers: Arc<Readers>,
     /// Another node or this one's disk may have made it wrong: the registry is asked again at once.
     is_excused: AtomicBool,
+    /// Readers have got bytes of a file that another has replaced since.
+    has_shown: AtomicBool,
     /// How fast its registry sends.
     pulse: Mutex<Pulse>,
 }
 
 impl Job {
+    fn new(
+        digest: Digest,
+        scope: Scope,
+        size: Option<u64>,
+        ask: Ask,
+        sender: watch::Sender<Progress>,
+        readers: Arc<Readers>,
+    ) -> Job {
+        let (is_excused, has_shown, pulse) = Default::default();
+        Job { digest, scope, size, ask, sender, readers, is_excused, has_shown, pulse }
+    }
+
     /// Whether readers may have got some of its bytes.
     fn has_shown_bytes(&self) -> bool {
-        !matches!(&*self.sender.borrow(), Progress::Asking | Progress::Flowing { ready: 0, .. })
+        self.has_shown.load(Ordering::Relaxed)
+            || !matches!(&*self.sender.borrow(), Progress::Asking | Progress::Flowing { ready: 0, .. })
     }
 
     fn outage(&self, why: impl Into<String>) -> Fault {
@@ -231,9 +250,7 @@ impl Downloads {
         tokio::spawn(async move {
             let (worker, of, those) = (Arc::clone(&this), digest.clone(), Arc::clone(&readers));
             let work = async move {
-                let is_excused = AtomicBool::new(false);
-                let pulse = Mutex::default();
-                let job = Job { digest: of, scope, size, ask, sender, readers: those, is_excused, pulse };
+                let job = Job::new(of, scope, size, ask, sender, those);
                 let done = worker.run(&job).await;
                 done.map_err(|fault| (fault, job.is_excused.into_inner(), job.sender))
             };

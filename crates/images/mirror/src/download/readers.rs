@@ -19,7 +19,7 @@ struct Places {
 
 /// All who wait for one download.
 #[derive(Debug, Default)]
-pub(super) struct Readers {
+pub(crate) struct Readers {
     places: Mutex<Places>,
     /// A reader has read on, or is gone.
     pub(super) moved: Notify,
@@ -44,7 +44,7 @@ impl Readers {
 
 /// A download under way.
 #[derive(Debug, Clone)]
-pub(super) struct Running {
+pub(crate) struct Running {
     /// The registry of this source is asked.
     source: Source,
     progress: watch::Receiver<Progress>,
@@ -53,13 +53,13 @@ pub(super) struct Running {
 
 impl Running {
     /// A download that begins, and how those who wait are told.
-    pub(super) fn begin(source: &Source) -> (Running, watch::Sender<Progress>) {
+    pub(crate) fn begin(source: &Source) -> (Running, watch::Sender<Progress>) {
         let (sender, progress) = watch::channel(Progress::Asking);
         (Running { source: source.clone(), progress, readers: Arc::default() }, sender)
     }
 
     /// One more who waits, for the first byte at first.
-    pub(super) fn waiter(&self) -> Waiter {
+    pub(crate) fn waiter(&self) -> Waiter {
         let mut places = self.readers.lock();
         places.next += 1;
         let id = places.next;

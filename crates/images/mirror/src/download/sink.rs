@@ -56,12 +56,14 @@ pub(super) struct Passing {
     pub(super) waited: Duration,
     hasher: Hasher,
     written: u64,
+    /// All of it, bytes, as its readers were told.
+    size: Option<u64>,
 }
 
 impl Passing {
     pub(super) fn begin(algorithm: Algorithm) -> Passing {
         let window = Arc::new(Window::new());
-        Passing { window, waited: Duration::ZERO, hasher: Hasher::new(algorithm), written: 0 }
+        Passing { window, waited: Duration::ZERO, hasher: Hasher::new(algorithm), written: 0, size: None }
     }
 
     /// Whether what came is what it is called.
@@ -80,6 +82,21 @@ impl Sink {
         match self {
             Sink::Keep(kept) => kept.part().map_or(0, PartWriter::written),
             Sink::Pass(passing) => passing.written,
+        }
+    }
+
+    /// All of it, bytes, as the answer said that it began with.
+    pub(super) fn size(&self) -> Option<u64> {
+        match self {
+            Sink::Keep(kept) => kept.part().map(PartWriter::size),
+            Sink::Pass(passing) => passing.size,
+        }
+    }
+
+    /// Notes what an answer says.
+    pub(super) fn is_of(&mut self, size: u64) {
+        if let Sink::Pass(passing) = self {
+            passing.size = Some(size);
         }
     }
 

@@ -60,6 +60,8 @@ pub(super) fn of_blob(blob: Opened, range: Range<u64>, stats: Arc<Stats>) -> Bod
 
 struct Following {
     waiter: Waiter,
+    /// All of the blob, bytes, as the client was told.
+    size: u64,
     rest: Range<u64>,
     time_limit: Duration,
     stats: Arc<Stats>,
@@ -71,6 +73,11 @@ impl Following {
         let (held, ready) = loop {
             let seen = self.waiter.progress.borrow_and_update().clone();
             match seen {
+                Progress::Flowing { size, .. } if size != self.size => {
+                    let told = self.size;
+                    let why = format!("another source says {size} bytes, and the client was told {told}");
+                    return Err(io::Error::other(why));
+                }
                 // Of a part that was taken over it is another file.
                 Progress::Flowing { held, ready, .. } if ready > at => break (held, ready),
                 Progress::Failed(fault) => return Err(io::Error::other(fault)),
@@ -97,14 +104,17 @@ impl Following {
 }
 
 /// Of a blob that is on its way: what is there is sent, the rest when it comes.
+///
+/// * `size`: all of the blob, bytes, as the client is told.
 pub(super) fn of_download(
     waiter: Waiter,
+    size: u64,
     range: Range<u64>,
     time_limit: Duration,
     stats: Arc<Stats>,
 ) -> Body {
     waiter.reach(range.start);
-    let following = Following { waiter, rest: range, time_limit, stats };
+    let following = Following { waiter, size, rest: range, time_limit, stats };
     let pieces = stream::unfold(Some(following), |following| async move {
         let mut following = following?;
         if following.rest.is_empty() {
@@ -157,4 +167,53 @@ pub(super) fn sending_bytes(body: Body, busy: Busy) -> UnsyncBoxBody<Bytes, io::
         frame?.into_data().map_or(Ok(Bytes::new()), Piece::read).map(Frame::data)
     });
     StreamBody::new(frames).boxed_unsync()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::{Image, download::Running};
+
+    /// A client of a download, and 100 bytes that came.
+    fn client() -> (tokio::sync::watch::Sender<Progress>, Body, impl Fn(u64, u64) -> Progress) {
+        let source = "acme/app".parse::<Image>().unwrap().source;
+        let (running, sender) = Running::begin(&source);
+        let body = of_download(running.waiter(), 100, 0..100, Duration::from_millis(200), Arc::default());
+        let flowing = |size, ready| {
+            let file = tempfile::tempfile().unwrap();
+            file.write_all_at(&vec![7; usize::try_from(ready).unwrap()], 0).unwrap();
+            Progress::Flowing { held: Held::File(Arc::new(file)), size, ready }
+        };
+        (sender, body, flowing)
+    }
+
+    /// Its end would be the middle of something else, which is not verified yet.
+    #[tokio::test]
+    async fn client_that_was_told_another_size_gets_no_end() {
+        for (size, ready) in [(200, 150), (90, 90)] {
+            let (sender, mut body, flowing) = client();
+            sender.send_replace(flowing(100, 60));
+            let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!(piece.remaining(), 60);
+            sender.send_replace(flowing(size, ready));
+            let why = body.frame().await.unwrap().unwrap_err();
+            assert!(why.to_string().contains("another source"), "{why}");
+        }
+    }
+
+    #[tokio::test]
+    async fn client_waits_for_a_file_that_begins_again() {
+        let (sender, mut body, flowing) = client();
+        sender.send_replace(flowing(100, 60));
+        body.frame().await.unwrap().unwrap();
+        for ready in [0, 30, 60, 100] {
+            sender.send_replace(flowing(100, ready));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let rest = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(rest.remaining(), 40);
+        assert!(body.frame().await.is_none());
+    }
 }

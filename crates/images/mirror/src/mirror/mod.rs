@@ -563,7 +563,7 @@ impl Mirror {
             Progress::Flowing { size, .. } => {
                 let stats = Arc::clone(&inner.stats);
                 Ok(send(digest, size, method, headers, |range| {
-                    body::of_download(waiter, range, inner.timing.progress, stats)
+                    body::of_download(waiter, size, range, inner.timing.progress, stats)
                 }))
             }
         }

@@ -220,6 +220,11 @@ impl PartWriter {
         self.written.load(Ordering::Relaxed)
     }
 
+    /// All of it, bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
     /// The file, to read what is written at offsets while more comes.
     #[must_use]
     pub fn file(&self) -> &Arc<File> {
