@@ -1,6 +1,6 @@
 //! The system's clock. It is read here only.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use weir_units::Utc;
 
@@ -8,4 +8,26 @@ use weir_units::Utc;
 #[must_use]
 pub fn now_utc() -> Utc {
     Utc::from(SystemTime::now())
+}
+
+/// Whether a pause that ends at `until` holds at `now`. It lasts at most `most`: one that ends later than that is from
+/// before the clock was set back, and is over.
+#[must_use]
+pub(crate) fn holds(until: Utc, now: Utc, most: Duration) -> bool {
+    now < until && until.since(now) <= most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pause_from_before_the_clock_was_set_back_is_over() {
+        let (most, now) = (Duration::from_secs(10), Utc::from_unix_millis(86_400_000));
+        let until = now.after(most);
+        for (at, is_on) in [(now, true), (until.before(Duration::from_millis(1)), true), (until, false)] {
+            assert_eq!(holds(until, at, most), is_on, "{at:?}");
+        }
+        assert!(!holds(until, now.before(Duration::from_secs(1)), most));
+    }
 }

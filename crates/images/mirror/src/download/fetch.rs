@@ -17,6 +17,7 @@ use tokio::{
 
 use super::{Downloads, Held, Job, Kept, Progress, Right, Sink, backoff::Backoff, pulse::MIN_RATE, readable};
 use crate::{
+    clock::holds,
     coordination::SiteEvent,
     now_utc, peer,
     stats::count,
@@ -285,7 +286,7 @@ impl Downloads {
     fn is_suspect(&self, job: &Job) -> bool {
         let now = now_utc();
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
-        suspects.retain(|_, until| now < *until);
+        suspects.retain(|_, until| holds(*until, now, SUSPECT));
         suspects.contains_key(&job.digest)
     }
 

@@ -29,6 +29,7 @@ use tokio::{
 
 use crate::{
     Digest, Source, Utc,
+    clock::holds,
     coordination::{AcquireResult, Coordination, LEASE, Lease, SiteEvent, until_lost},
     now_utc,
     pace::Pace,
@@ -236,7 +237,7 @@ impl Downloads {
         let key = (ask.source.clone(), digest.clone());
         {
             let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-            failed.retain(|_, (_, until)| now < *until);
+            failed.retain(|_, (_, until)| holds(*until, now, self.timing.negative));
             if let Some((fault, _)) = failed.get(&key) {
                 return Err(fault.clone());
             }

@@ -5,7 +5,9 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use crate::{Digest, Source, Utc, digest::Algorithm, settings::Timing, store::Store, upstream::Identity};
+use crate::{
+    Digest, Source, Utc, clock::holds, digest::Algorithm, settings::Timing, store::Store, upstream::Identity,
+};
 
 /// The most permissions that are remembered; beyond them the registry is asked each time.
 const MAX_GRANTED: usize = 16_384;
@@ -23,7 +25,14 @@ fn key(text: &str, source: &Source) -> (Digest, Source) {
 
 impl Permissions {
     /// Whether this identity may have what belongs to the repository, without asking its registry.
-    pub(super) fn has(&self, store: &Store, source: &Source, identity: &Identity, now: Utc) -> bool {
+    pub(super) fn has(
+        &self,
+        store: &Store,
+        source: &Source,
+        identity: &Identity,
+        timing: Timing,
+        now: Utc,
+    ) -> bool {
         match identity {
             // The configuration says so.
             Identity::Own => true,
@@ -31,7 +40,7 @@ impl Permissions {
             Identity::Anonymous => false,
             Identity::Client(text) => {
                 let granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
-                granted.get(&key(text, source)).is_some_and(|until| now < *until)
+                granted.get(&key(text, source)).is_some_and(|until| holds(*until, now, timing.permission))
             }
         }
     }
@@ -54,7 +63,7 @@ impl Permissions {
             }
             Identity::Client(text) => {
                 let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
-                granted.retain(|_, until| now < *until);
+                granted.retain(|_, until| holds(*until, now, timing.permission));
                 if granted.len() < MAX_GRANTED {
                     granted.insert(key(text, source), now.after(timing.permission));
                 }

@@ -16,6 +16,7 @@ use tokio::{
 use super::access::Permissions;
 use crate::{
     Digest, Reference, Source, Tag, Utc,
+    clock::holds,
     coordination::{AcquireResult, Coordination, SiteEvent, until_lost},
     digest::Algorithm,
     flight::Flights,
@@ -161,9 +162,10 @@ impl Manifests {
     /// Whether this client may have what belongs to the repository. Asked on a thread of its own, as all of the
     /// store: the store may wait for its disk, and other clients do not.
     async fn may(&self, source: &Source, asker: &Asker, now: Utc) -> bool {
-        let (store, permissions) = (self.store.clone(), Arc::clone(&self.permissions));
+        let (store, permissions, timing) = (self.store.clone(), Arc::clone(&self.permissions), self.timing);
         let (source, identity) = (source.clone(), asker.identity.clone());
-        spawn_blocking(move || permissions.has(&store, &source, &identity, now)).await.unwrap_or(false)
+        let has = move || permissions.has(&store, &source, &identity, timing, now);
+        spawn_blocking(has).await.unwrap_or(false)
     }
 
     /// Notes that the registry has given something of the repository to this client.
@@ -202,7 +204,7 @@ impl Manifests {
         let key = (source.clone(), reference.clone(), asker.identity.clone(), accept);
         {
             let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-            failed.retain(|_, (_, until)| now < *until);
+            failed.retain(|_, (_, until)| holds(*until, now, self.timing.negative));
             if let Some((fault, _)) = failed.get(&key) {
                 return Err(fault.clone());
             }
@@ -400,9 +402,7 @@ impl Manifests {
             return Err(wrong(format!("it is {found}")));
         }
         let manifest = manifest.map_err(|e| wrong(e.to_string()))?;
-        let is_manifest = media_type.starts_with("application/vnd.oci.image.")
-            || media_type.starts_with("application/vnd.docker.distribution.manifest.");
-        if !is_manifest {
+        if !is_manifest(&media_type) {
             return Err(wrong(format!("its type is `{media_type}`")));
         }
         let stored = Stored { digest: found, media_type, bytes, manifest: Arc::new(manifest) };
@@ -430,6 +430,12 @@ impl Manifests {
         });
         put.await.map_err(|e| e.to_string())?.map_err(|e| weir_units::chain(&e))
     }
+}
+
+/// Whether a media type is one of a manifest that weir can serve.
+fn is_manifest(media_type: &str) -> bool {
+    media_type.starts_with("application/vnd.oci.image.")
+        || media_type.starts_with("application/vnd.docker.distribution.manifest.")
 }
 
 fn digest_header<T>(response: &hyper::Response<T>) -> Option<Digest> {

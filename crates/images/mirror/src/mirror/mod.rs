@@ -478,7 +478,7 @@ impl Mirror {
         let (part, may) = self
             .ask_store(move |store| {
                 let part = store.part_of(&of, &name);
-                (part, permissions.has(store, &of, &identity, now_utc()))
+                (part, permissions.has(store, &of, &identity, timing, now_utc()))
             })
             .await?;
         if part.is_none() || !may {

@@ -35,6 +35,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{
     Source, Utc,
+    clock::holds,
     network::Network,
     now_utc,
     scope::Scope,
@@ -292,7 +293,7 @@ impl Peers {
         let now = now_utc();
         {
             let mut down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
-            down.retain(|_, until| now < *until);
+            down.retain(|_, until| holds(*until, now, DOWN));
             if peer == self.site.own || down.contains_key(&peer) {
                 return None;
             }

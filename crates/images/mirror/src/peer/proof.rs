@@ -1,7 +1,7 @@
 //! Proofs: a request of a peer shows that its sender knows the site's secret, for this request only.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{BTreeSet, HashSet},
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -34,11 +34,12 @@ pub(super) struct Proofs {
     seen: Mutex<Seen>,
 }
 
-/// The proofs that were accepted, in the order in which they can be forgotten.
+/// The proofs that were accepted, and those that can be forgotten first. Their times need not come in order: a clock
+/// may be set back.
 #[derive(Debug, Default)]
 struct Seen {
     known: HashSet<Nonce>,
-    until: VecDeque<(Utc, Nonce)>,
+    until: BTreeSet<(Utc, Nonce)>,
 }
 
 /// A request, as far as a proof covers it: the node that is asked, the path with its query, and the range.
@@ -100,17 +101,17 @@ impl Proofs {
 impl Seen {
     /// Answers whether it is new, and there is room to remember it.
     fn note(&mut self, nonce: Nonce, now: Utc) -> bool {
-        while let Some((until, old)) = self.until.front()
+        while let Some((until, old)) = self.until.first()
             && *until <= now
         {
             self.known.remove(old);
-            self.until.pop_front();
+            self.until.pop_first();
         }
         if self.until.len() >= MAX_SEEN || !self.known.insert(nonce) {
             return false;
         }
         // Its own time may be a window ahead, and it holds for another one then.
-        self.until.push_back((now.after(WINDOW * 2), nonce));
+        self.until.insert((now.after(WINDOW * 2), nonce));
         true
     }
 }
@@ -188,5 +189,16 @@ mod tests {
         assert!(!seen.note(nonce(MAX_SEEN), NOW) && !seen.note(nonce(0), NOW));
         assert!(seen.note(nonce(MAX_SEEN), NOW.after(WINDOW * 2)));
         assert_eq!((seen.known.len(), seen.until.len()), (1, 1));
+    }
+
+    #[test]
+    fn proofs_after_the_clock_was_set_back_are_forgotten_in_time() {
+        let mut seen = Seen::default();
+        let day = Duration::from_secs(86_400);
+        assert!(seen.note([0; 16], NOW.after(day)));
+        assert!(seen.note([1; 16], NOW));
+        assert!(seen.note([2; 16], NOW.after(WINDOW * 2)));
+        assert!(!seen.note([0; 16], NOW.after(day)), "it holds again by then");
+        assert_eq!(seen.known.len(), 1);
     }
 }

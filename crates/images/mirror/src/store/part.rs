@@ -450,7 +450,7 @@ pub(super) fn expire(layout: &Layout, state: &mut State, now: Utc) -> Result<(),
         let dir = layout.parts(&digest);
         let mut own = list(&dir)?;
         own.retain(|path| PartName::of(path).is_none_or(|name| name.node == layout.node()));
-        let is_over = state.reserved.get(&digest).is_some_and(|r| r.expires.is_some_and(|at| at <= now));
+        let is_over = state.reserved.get(&digest).is_some_and(|r| r.is_over(now));
         if !is_over && !own.is_empty() {
             continue;
         }

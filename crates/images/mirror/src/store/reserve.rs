@@ -5,8 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use super::{State, bounds::on_disk};
-use crate::{Digest, Utc, scope::Mark};
+use super::{RESUME, State, bounds::on_disk};
+use crate::{Digest, Utc, clock::holds, scope::Mark};
 
 /// Room for a blob that is not here yet.
 #[derive(Debug)]
@@ -27,6 +27,11 @@ impl Reservation {
     /// Nothing of it is there, and no node fetches it yet.
     pub(super) fn is_expected(&self) -> bool {
         self.fence == 0 && self.written.load(Ordering::Relaxed) == 0
+    }
+
+    /// Nobody has come for it in time.
+    pub(super) fn is_over(&self, now: Utc) -> bool {
+        self.expires.is_some_and(|until| !holds(until, now, RESUME))
     }
 
     /// The bytes that it takes of the budget: whole blocks, as the blob will.
@@ -78,7 +83,7 @@ impl State {
     pub(super) fn expire(&mut self, now: Utc) {
         let mut freed = 0;
         self.reserved.retain(|_, r| {
-            let over = r.expires.is_some_and(|at| at <= now) && r.written.load(Ordering::Relaxed) == 0;
+            let over = r.is_over(now) && r.written.load(Ordering::Relaxed) == 0;
             freed += if over { r.room() } else { 0 };
             !over
         });

@@ -203,6 +203,17 @@ fn part_that_cannot_be_read_is_fetched_again() {
     assert_eq!(store.usage(now_utc()).unwrap().reserved, MIB);
 }
 
+#[test]
+fn room_that_was_set_aside_before_the_clock_was_set_back_is_returned() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), 4 * MIB);
+    let (ahead, back) = (Utc::from_unix_millis(86_400_000), Utc::from_unix_millis(0));
+    store.expect(&[Part { digest: digest(b"never"), size: MIB }], ahead).unwrap();
+    assert_eq!(store.usage(ahead).unwrap().reserved, MIB);
+    store.tick(back).unwrap();
+    assert_eq!(store.usage(back).unwrap().reserved, 0);
+}
+
 /// Each takes a block, however few its bytes are.
 #[test]
 fn many_small_blobs_at_once_take_no_more_than_the_budget() {

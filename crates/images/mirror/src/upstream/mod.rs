@@ -29,6 +29,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     Registry, Source, Utc,
+    clock::holds,
     name::DOCKER_IO,
     settings::{Settings, Timing, UpstreamSettings},
 };
@@ -326,7 +327,7 @@ impl Upstreams {
     pub(crate) async fn ask(&self, ask: &Ask, now: Utc) -> Result<Answer, Fault> {
         let registry = &ask.source.registry;
         let paused = lock(&self.paused).get(&ask.source).copied();
-        if let Some((until, status)) = paused.filter(|(until, _)| now < *until) {
+        if let Some((until, status)) = paused.filter(|(until, _)| holds(*until, now, MAX_PAUSE)) {
             return Err(Fault::Limited { what: ask.what(), status, retry: until.since(now) });
         }
         let entry = self.entry(ask)?;
@@ -375,7 +376,7 @@ impl Upstreams {
                 }
                 let retry = after.unwrap_or(self.timing.negative).min(MAX_PAUSE);
                 let mut paused = lock(&self.paused);
-                paused.retain(|_, (until, _)| now < *until);
+                paused.retain(|_, (until, _)| holds(*until, now, MAX_PAUSE));
                 if paused.len() >= MAX_PAUSED {
                     let first = paused.iter().min_by_key(|(_, (until, _))| *until);
                     let first = first.map(|(source, _)| source.clone());
