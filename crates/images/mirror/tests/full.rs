@@ -135,6 +135,9 @@ async fn ranges_and_heads_of_what_is_passed_on_are_right() {
     let head = node.puller().request("HEAD", &path, &[]).await;
     assert_eq!((head.status, head.headers["content-length"].to_str().unwrap()), (200, &*size.to_string()));
     let middle = size / 2;
+    // A range is of GET only.
+    let head = node.puller().request("HEAD", &path, &[("range", "bytes=0-9")]).await;
+    assert_eq!((head.status, head.headers["content-length"].to_str().unwrap()), (200, &*size.to_string()));
     for (range, wanted) in [
         ("bytes=100-199".to_owned(), 100..200),
         (format!("bytes={middle}-"), middle..size),

@@ -296,3 +296,20 @@ async fn blob_that_is_of_another_size_by_now_is_fetched_from_its_beginning() {
     assert_eq!(digest(served.blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
     assert_eq!(registry.asked_whole(APP, &made.layers[0]), 2);
 }
+
+#[tokio::test]
+async fn head_of_a_blob_is_answered_without_a_download_and_without_ranges() {
+    let (registry, served, _dir) = pair().await;
+    let made = registry.image(APP, "1", 60, &[300_000]);
+    let path = format!("/v2/{APP}/blobs/{}", made.layers[0]);
+    let head = async || {
+        let head = served.request("HEAD", &path, &[("range", "bytes=0-9")]).await;
+        (head.status, head.headers["content-length"].to_str().unwrap().to_owned())
+    };
+    let want = (200, "300000".to_owned());
+    assert_eq!(head().await, want);
+    tokio::time::sleep(timing().orphan).await;
+    assert_eq!(registry.asked(&format!("GET {path}")), 0, "{:?}", registry.log());
+    assert_eq!(digest(served.blob(APP, &made.layers[0]).await.bytes()), made.layers[0]);
+    assert_eq!(head().await, want, "also of what is here");
+}

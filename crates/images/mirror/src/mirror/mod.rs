@@ -481,17 +481,24 @@ impl Mirror {
                 (part, permissions.has(store, &of, &identity, timing, now_utc()))
             })
             .await?;
-        if part.is_none() || !may {
+        let mut size = part.map(|part| part.size);
+        let is_named = size.is_some();
+        if !is_named || !may {
             // A client that may not have it hears so from its registry alone.
             count(&inner.stats.upstream_requests, 1);
             let head = Ask { method: Method::HEAD, ..ask.clone() };
-            inner.upstreams.ask(&head, now_utc()).await?;
+            let answer = inner.upstreams.ask(&head, now_utc()).await?;
+            if let (&Method::HEAD, false) = (method, is_named) {
+                // What the registry says is not what a download has to be, and enough for an answer without content.
+                let length = answer.response.headers().get(header::CONTENT_LENGTH);
+                size = length.and_then(|length| length.to_str().ok()?.parse().ok());
+            }
+            drop(answer);
             let permissions = Arc::clone(&inner.permissions);
             let (of, identity) = (source.clone(), asker.identity.clone());
             let grant = move |store: &Store| permissions.grant(store, &of, &identity, timing, now_utc());
             self.ask_store(grant).await?;
         }
-        let size = part.map(|part| part.size);
         let waiter = match self.whole(source, digest, method).await? {
             Some(Whole::Ready(blob)) => {
                 count(&inner.stats.blob_hits, 1);

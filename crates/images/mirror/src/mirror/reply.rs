@@ -71,7 +71,8 @@ pub(super) fn send(
 ) -> Response<Body> {
     let etag = format!("\"{digest}\"");
     let condition = headers.get(header::IF_RANGE).and_then(|v| v.to_str().ok());
-    let range = headers.get(header::RANGE).and_then(|v| v.to_str().ok());
+    // Ranges are of GET only (RFC 9110, 14.2).
+    let range = headers.get(header::RANGE).filter(|_| method == Method::GET).and_then(|v| v.to_str().ok());
     let (status, range) = match range::wanted(range.filter(|_| condition.is_none_or(|c| c == etag)), size) {
         Wanted::All => (StatusCode::OK, 0..size),
         Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
