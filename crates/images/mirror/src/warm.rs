@@ -83,7 +83,7 @@ impl Mirror {
             manifest = self.manifest(&image.source, &reference, &asker).await.map_err(text)?;
         }
         let parts: Vec<Part> = manifest.parts().cloned().collect();
-        job.total.store(parts.iter().map(|p| p.size).sum(), Ordering::Relaxed);
+        job.total.store(parts.iter().map(|p| p.size).fold(0, u64::saturating_add), Ordering::Relaxed);
         let fetch = |part| self.fetch_part(&image.source, part, &asker, job);
         let each: Vec<_> = parts.iter().map(fetch).collect();
         stream::iter(each).buffer_unordered(AT_ONCE).try_collect().await

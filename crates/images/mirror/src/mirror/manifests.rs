@@ -348,6 +348,9 @@ impl Manifests {
         let reading = spawn_blocking(move || name.names(&text).then(|| Manifest::read(&text).ok()).flatten());
         let Some(manifest) = reading.await.ok().flatten() else { return false };
         count(&self.stats.peer_bytes, bytes.len() as u64);
+        if !is_manifest(&media_type) {
+            return false;
+        }
         let stored = Stored { digest: digest.clone(), media_type, bytes, manifest: Arc::new(manifest) };
         self.keep(source, &stored).await.is_ok()
     }
