@@ -125,3 +125,38 @@ async fn warm_of_a_node_that_stops_ends_with_an_error() {
     let seen = node.mirror.warming(id).unwrap();
     assert!(seen.is_over && seen.error.is_some_and(|why| why.contains("warm it again")));
 }
+
+/// A registry writes what it likes: here two layers of all bytes that there can be.
+#[tokio::test]
+async fn sizes_that_cannot_be_added_end_a_warm_with_the_registrys_fault() {
+    let (registry, served, _dir) = support::pair().await;
+    let made = registry.image(APP, "1", 70, &[10, 20]);
+    let (tag, name) = (format!("{APP}/1"), format!("{APP}/{}", made.manifest));
+    let (kind, bytes) = registry.state.manifests.lock().unwrap()[&tag].clone();
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    let most = u64::MAX.to_string();
+    let text = text
+        .replace("\"size\":10", &format!("\"size\":{most}"))
+        .replace("\"size\":20", &format!("\"size\":{most}"));
+    assert_eq!(text.matches(&most).count(), 2, "{text}");
+    registry.state.manifests.lock().unwrap().remove(&name);
+    let digest = support::digest(text.as_bytes());
+    for key in [tag, format!("{APP}/{digest}")] {
+        registry.state.manifests.lock().unwrap().insert(key, (kind.clone(), text.clone().into()));
+    }
+    let image = format!("docker.io/{APP}:1").parse().unwrap();
+    let id = served.mirror.warm(&image, "linux/amd64", &tokio::runtime::Handle::current());
+    let waiting = async {
+        loop {
+            match served.mirror.warming(id).unwrap() {
+                seen if seen.is_over => return seen,
+                _ => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    };
+    let seen = timeout(LIMIT, waiting).await.unwrap();
+    assert!(
+        seen.total == u64::MAX && seen.error.as_ref().is_some_and(|why| why.contains("announced")),
+        "{seen:?}"
+    );
+}

@@ -126,7 +126,7 @@ impl Downloads {
                 Ok((Err(fault), (answer, false))) => {
                     let is_other = job.size.is_none() && extent(&answer, &ask, None).is_ok();
                     if is_other && !has_restarted && matches!(sink, Some(Sink::Keep(_))) {
-                        // What is here began as something else, of which no manifest tells.
+                        // The bytes that are here began as something else. No manifest tells the size.
                         tracing::info!("{fault}: its download begins again");
                         has_restarted = true;
                         if let Some(sink) = sink.take() {

@@ -489,7 +489,7 @@ impl Mirror {
             let head = Ask { method: Method::HEAD, ..ask.clone() };
             let answer = inner.upstreams.ask(&head, now_utc()).await?;
             if let (&Method::HEAD, false) = (method, is_named) {
-                // What the registry says is not what a download has to be, and enough for an answer without content.
+                // The registry's word is enough for an answer without content. A download does not go by it.
                 let length = answer.response.headers().get(header::CONTENT_LENGTH);
                 size = length.and_then(|length| length.to_str().ok()?.parse().ok());
             }

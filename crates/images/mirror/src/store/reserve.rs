@@ -29,7 +29,7 @@ impl Reservation {
         self.fence == 0 && self.written.load(Ordering::Relaxed) == 0
     }
 
-    /// Nobody has come for it in time.
+    /// No download has come for it in time.
     pub(super) fn is_over(&self, now: Utc) -> bool {
         self.expires.is_some_and(|until| !holds(until, now, RESUME))
     }

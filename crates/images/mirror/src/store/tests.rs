@@ -228,7 +228,7 @@ fn many_small_blobs_at_once_take_no_more_than_the_budget() {
     }
     let blobs = store.usage(at).unwrap().blobs;
     assert_eq!((blobs, store.lock().used), (16, 16 * 4096));
-    // What an image expects counts as much.
+    // Expected blobs count in blocks too.
     let parts: Vec<_> = (100..120u8).map(|n| Part { digest: digest(&[n]), size: 1 }).collect();
     assert!(matches!(store.expect(&parts, at), Err(StoreError::NoRoom { need: 81_920, .. })));
     store.expect(&parts[..8], at).unwrap();
@@ -244,7 +244,7 @@ fn blob_that_cannot_be_removed_keeps_no_other_of_its_image_here() {
     let blobs: Vec<_> = (0..3).map(|n| keep(&store, n, MIB)).collect();
     let of: Vec<_> = blobs.iter().map(|blob| (blob, MIB)).collect();
     image(&store, "acme/a", &of);
-    // A file cannot take the name of a directory, whoever asks for it.
+    // A file cannot take the name of a directory. Root cannot have it so either.
     let block = |at: Utc| {
         let blocked = blobs.iter().map(|blob| format!("trash/{}-sha256-{}", at.unix_millis(), blob.hex()));
         blocked.map(|name| dir.path().join(name)).collect::<Vec<_>>()
@@ -254,7 +254,7 @@ fn blob_that_cannot_be_removed_keeps_no_other_of_its_image_here() {
     let freed = store.prune(MIB, at);
     assert!(matches!(freed, Err(StoreError::Io { what: "remove", .. })), "{freed:?}");
     assert_eq!(blobs.iter().map(|b| store.has(b)).collect::<Vec<_>>(), [false, true, false]);
-    // It is tried again for the next one, and in vain it is no refusal where there is room without.
+    // The removal is tried again. Its failure refuses no blob for which there is room without it.
     let other = digest(&[9; 100]);
     store.put(&other, &[9; 100], 1, later).unwrap();
     assert!(store.has(&other));

@@ -11,7 +11,7 @@ use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 
 use crate::flight::Flights;
 
-/// The addresses of a name, or why there are none.
+/// The addresses of a name, or the reason for having none.
 type Found = Result<Vec<SocketAddr>, (io::ErrorKind, String)>;
 
 /// Looks names up: each on one thread at a time, for all who ask for it.
