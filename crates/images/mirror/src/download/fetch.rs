@@ -15,7 +15,13 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Downloads, Held, Job, Kept, Progress, Right, Sink, backoff::Backoff, pulse::MIN_RATE, readable};
+use super::{
+    Downloads, Held, Job, Kept, Progress, Right, Sink,
+    backoff::Backoff,
+    pulse::MIN_RATE,
+    readable,
+    tell::{tell_ready, tell_size},
+};
 use crate::{
     clock::holds,
     coordination::SiteEvent,
@@ -483,26 +489,6 @@ struct Answering {
     total: u64,
 }
 
-/// Tells those who wait how much it is, and from where to read it.
-fn tell_size(job: &Job, sink: &Sink, size: u64) {
-    let Some(held) = sink.held() else { return };
-    if job.has_shown_bytes() {
-        // Of an earlier part there may have been more: its readers wait until this one is as far.
-        job.has_shown.store(true, Ordering::Relaxed);
-    }
-    let ready = readable(sink.written(), size);
-    job.sender.send_replace(Progress::Flowing { held, size, ready });
-}
-
-/// Tells those who wait how far they may read.
-fn tell_ready(job: &Job, reached: u64) {
-    job.sender.send_modify(|progress| {
-        if let Progress::Flowing { ready, .. } = progress {
-            *ready = reached.max(*ready);
-        }
-    });
-}
-
 /// Where an answer begins, and how long all of it is.
 fn extent(answer: &Answer, ask: &Ask, size: Option<u64>) -> Result<(u64, u64), Fault> {
     let wrong = |why: String| Fault::Wrong { what: format!("{}/{}", ask.source, ask.path), why };
@@ -532,58 +518,5 @@ fn extent(answer: &Answer, ask: &Ask, size: Option<u64>) -> Result<(u64, u64), F
         (Some(total), _) => Ok((start, total)),
         (None, Some(size)) => Ok((start, size)),
         (None, None) => Err(wrong("it does not say how long it is".to_owned())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{fs::File, sync::Arc};
-
-    use hyper::Method;
-
-    use super::{super::readers::Running, *};
-    use crate::{
-        Digest, Image,
-        digest::Algorithm,
-        scope::Scope,
-        store::{Budget, PolicyKind, Store},
-        upstream::Identity,
-    };
-
-    /// The file of who takes over may have less than the one before, which is gone.
-    #[test]
-    fn readers_are_told_what_the_file_has_and_the_job_knows_what_they_got() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path(), Budget::of(64 << 20), PolicyKind::Lru, now_utc()).unwrap().0;
-        let digest = Digest::of(Algorithm::Sha256, b"some");
-        let source = "acme/app".parse::<Image>().unwrap().source;
-        let (running, sender) = Running::begin(&source);
-        let ask = Ask {
-            method: Method::GET,
-            source: source.clone(),
-            path: format!("blobs/{digest}"),
-            accept: None,
-            from: 0,
-            identity: Identity::Anonymous,
-            hops: String::new(),
-        };
-        let scope = Scope::of(&source, true);
-        let job = Job::new(digest.clone(), scope, None, ask, sender, Arc::clone(&running.readers));
-        let waiter = running.waiter();
-        let ready = || match &*waiter.progress.borrow() {
-            Progress::Flowing { ready, .. } => *ready,
-            other => panic!("{other:?}"),
-        };
-        let old = Held::File(Arc::new(File::open("/dev/null").unwrap()));
-        job.sender.send_replace(Progress::Flowing { held: old, size: 100_000, ready: 60_000 });
-        let mut part = store.begin(&digest, 100_000, 1, now_utc()).unwrap();
-        part.write(&[7; 20_000]).unwrap();
-        tell_size(&job, &Sink::Keep(Kept::new(part)), 100_000);
-        assert_eq!(ready(), 20_000);
-        let other = Digest::of(Algorithm::Sha256, b"a file without bytes");
-        let part = store.begin(&other, 70_000, 2, now_utc()).unwrap();
-        tell_size(&job, &Sink::Keep(Kept::new(part)), 70_000);
-        assert_eq!(ready(), 0);
-        assert!(job.has_shown_bytes(), "a reader has 60000 of them");
     }
 }

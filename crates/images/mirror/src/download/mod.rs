@@ -8,6 +8,7 @@ mod pulse;
 mod readers;
 mod recheck;
 mod sink;
+mod tell;
 mod window;
 
 use std::{
