@@ -456,6 +456,32 @@ fn what_others_remove_or_alter_is_repaired() {
     assert!(told.count() >= 1, "{events:?}");
 }
 
+/// `/metrics` has both counts, and a counter never falls.
+#[test]
+fn counts_of_writes_and_repairs_stay_when_a_download_ends() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = node(1, Mode::Nat, &[]);
+    let counts = |node: &Node| {
+        let status = node.client().status().unwrap();
+        (status.class_changes, status.repairs)
+    };
+    node.sh(&["ip", "link", "del", "weir0d"]);
+    wait("the device is repaired", Duration::from_millis(2500), || {
+        counts(&node).1 > 0 && !ifb(&node).is_empty()
+    });
+    sleep(Duration::from_millis(500));
+    let before = counts(&node);
+    let without = node.config();
+    node.agent().rewrite(&without).unwrap();
+    wait("the download is given up", Duration::from_secs(3), || {
+        node.client().status().is_ok_and(|status| status.download.is_none())
+    });
+    let after = counts(&node);
+    assert!(after.0 >= before.0 && after.1 >= before.1, "{after:?} after {before:?}");
+}
+
 #[test]
 fn without_download_nothing_is_done_to_what_arrives() {
     if !can_run(&Need::TRAFFIC) {

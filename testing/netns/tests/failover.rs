@@ -176,3 +176,25 @@ fn agreements_downloads_and_capacities_stay_with_their_links() {
     node.weir(&["undo"]);
     assert_eq!(link(&node).others[0].configured_capacity, None, "the capacity by hand is taken back");
 }
+
+/// `/metrics` has the count, and a counter never falls.
+#[test]
+fn count_of_writes_stays_when_a_link_is_shared_no_longer() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = node(2);
+    let alone = node.config().capacity(BitRate::mbit(FIRST_MBIT));
+    node.start(&alone.clone().beside(SECOND, BitRate::mbit(SECOND_MBIT)).awaiting(&[node.name("C2")]));
+    sleep(SETTLES);
+    let writes = |node: &Node| node.client().status().expect("the agent answers").class_changes;
+    let before = writes(&node);
+    node.agent().rewrite(&alone).expect("the file can be written");
+    let begin = Instant::now();
+    while !link(&node).others.is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(3), "{SECOND} is still shared");
+        sleep(Duration::from_millis(20));
+    }
+    let after = writes(&node);
+    assert!(after >= before, "{after} after {before}");
+}

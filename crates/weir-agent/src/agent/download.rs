@@ -22,6 +22,7 @@ use super::{
     promises::Promises,
     reconcile::ACQUAINTED,
     store::{Store, StoreError},
+    work::Work,
 };
 use crate::config::{Config, Layer};
 
@@ -50,6 +51,8 @@ pub(super) struct Download {
     unrepaired: Option<String>,
     /// Foreign changes undone since the start.
     pub(super) repairs: u64,
+    /// Writes of schedulers that were replaced.
+    replaced_writes: u64,
     /// The agent has not watched for long enough to know which classes receive.
     is_new_here: bool,
     watches_since: Option<Instant>,
@@ -115,6 +118,7 @@ impl Download {
             error: None,
             unrepaired: None,
             repairs: 0,
+            replaced_writes: 0,
             is_new_here: true,
             watches_since: None,
             looked_at: Instant::default(),
@@ -136,7 +140,8 @@ impl Download {
         attachments: &mut Attachments,
     ) -> Result<(), EngineError> {
         self.end(attachments)?;
-        self.scheduler = engine::Download::open(uplink, attachments)?;
+        let scheduler = engine::Download::open(uplink, attachments)?;
+        self.replaced_writes += std::mem::replace(&mut self.scheduler, scheduler).writes();
         self.allocations.mark();
         Ok(())
     }
@@ -151,9 +156,9 @@ impl Download {
         self.scheduler.asks_conntrack()
     }
 
-    /// Writes to the scheduler since the start.
-    pub(super) fn writes(&self) -> u64 {
-        self.scheduler.writes()
+    /// The work of the scheduler since the start.
+    pub(super) fn work(&self) -> Work {
+        Work { writes: self.replaced_writes + self.scheduler.writes(), repairs: self.repairs }
     }
 
     /// The reason if the download is not divided as configured.

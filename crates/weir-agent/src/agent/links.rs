@@ -178,6 +178,7 @@ impl Agent {
         self.others = kept;
         for mut other in gone {
             let undone = other.end(&mut self.datapath.attachments);
+            self.ended += other.link.work();
             faults
                 .extend(undone.err().map(|e| format!("cannot leave link {}: {}", other.device(), chain(&e))));
         }

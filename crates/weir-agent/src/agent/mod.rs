@@ -60,6 +60,7 @@ mod threads;
 mod unclaimed;
 mod uplink;
 mod views;
+mod work;
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -104,6 +105,7 @@ use self::{
     store::Store,
     threads::Threads,
     uplink::Uplink,
+    work::Work,
 };
 use crate::{
     config::{self, AtEnd, Config},
@@ -139,6 +141,8 @@ struct Agent {
     others: Vec<OtherLink>,
     /// The devices of links that cannot be shared, with reasons.
     unshared: BTreeMap<String, String>,
+    /// The work of links that are shared no longer.
+    ended: Work,
     congestion: CongestionControl,
     sources: Sources,
     events: EventLog,
@@ -392,9 +396,11 @@ impl Agent {
                 allocations: Allocations::new(Allocator::new(config.allocator())),
                 autorate: None,
                 download,
+                ended: Work::default(),
             },
             others: Vec::new(),
             unshared: BTreeMap::new(),
+            ended: Work::default(),
             congestion: control,
             sources: Sources::new(runtimes, cni, cluster),
             events: EventLog::new(),

@@ -16,6 +16,7 @@ use super::{
     scheduler::Scheduler,
     store::Store,
     uplink::Uplink,
+    work::Work,
 };
 use crate::config::Config;
 
@@ -65,7 +66,8 @@ impl OtherLink {
         // Earlier promises of the main link come first here too.
         let (set, ledger) = (main.set_layers().clone(), main.ledger().clone());
         let classes = ClassTable::new(config, set, main.minors().clone(), ledger, BitRate::ZERO);
-        Ok(OtherLink { classes, link: Uplink { scheduler, allocations, autorate: None, download } })
+        let link = Uplink { scheduler, allocations, autorate: None, download, ended: Work::default() };
+        Ok(OtherLink { classes, link })
     }
 
     /// Shares what arrives by the link if the configuration does, or no longer.
@@ -83,10 +85,7 @@ impl OtherLink {
                     download.promises = Promises::unstored();
                 }
             }
-            (Some(download), None) => {
-                download.end(attachments)?;
-                self.link.download = None;
-            }
+            (Some(_), None) => self.link.end_download(attachments)?,
             _ => {}
         }
         Ok(())

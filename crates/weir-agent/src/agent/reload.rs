@@ -93,12 +93,9 @@ impl Agent {
                 download.reconfigure(config);
                 Effects::default()
             }
-            (None, Some(download)) => {
-                match download.end(&mut self.datapath.attachments) {
-                    Ok(()) => {
-                        self.link.download = None;
-                        Effects::default()
-                    }
+            (None, Some(_)) => {
+                match self.link.end_download(&mut self.datapath.attachments) {
+                    Ok(()) => Effects::default(),
                     // It goes on as before, and a later reload or the agent's end removes it.
                     Err(e) => self
                         .link

@@ -12,6 +12,7 @@ use super::{
     effects::{Effects, not_enforced},
     link_state::LinkState,
     reconcile::ACQUAINTED,
+    work::Work,
 };
 use crate::config::Config;
 
@@ -37,6 +38,8 @@ pub(super) struct Scheduler {
     pub(super) error: Option<String>,
     /// Foreign changes undone since the start.
     pub(super) repairs: u64,
+    /// Writes of engines that were replaced.
+    replaced_writes: u64,
     /// The agent has not watched for long enough to know which classes send.
     is_new_here: bool,
     /// The start of the watch.
@@ -83,6 +86,7 @@ impl Scheduler {
             link: None,
             error: None,
             repairs: 0,
+            replaced_writes: 0,
             is_new_here: true,
             watches_since: None,
         })
@@ -96,8 +100,15 @@ impl Scheduler {
     ) -> Result<(), EngineError> {
         attachments.set_scheduler(self.number, 0)?;
         self.engine.remove()?;
-        (self.engine, self.is_bare) = engine(config, self.number, self.engine.kind(), attachments)?;
+        let (engine, is_bare) = engine(config, self.number, self.engine.kind(), attachments)?;
+        self.is_bare = is_bare;
+        self.replaced_writes += std::mem::replace(&mut self.engine, engine).writes();
         Ok(())
+    }
+
+    /// The work of the scheduler since the start.
+    pub(super) fn work(&self) -> Work {
+        Work { writes: self.replaced_writes + self.engine.writes(), repairs: self.repairs }
     }
 
     /// Makes the engine enforce these allocations. After a failure they must be enforced again. A new agent

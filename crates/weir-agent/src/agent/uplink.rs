@@ -9,7 +9,7 @@ use weir_units::{BitRate, Instant, chain};
 
 use super::{
     allocate::Allocations, autorate::Autorate, datapath, download::Download, effects::Effects,
-    scheduler::Scheduler,
+    scheduler::Scheduler, work::Work,
 };
 use crate::config::{Config, Follows};
 
@@ -22,6 +22,8 @@ pub(super) struct Uplink {
     pub(super) autorate: Option<Autorate>,
     /// The download, if the configuration shares it.
     pub(super) download: Option<Download>,
+    /// The work of downloads that are shared no longer.
+    pub(super) ended: Work,
 }
 
 impl Uplink {
@@ -94,10 +96,19 @@ impl Uplink {
         if let Some(autorate) = self.autorate.take() {
             autorate.close(attachments);
         }
-        let ended = self.download.take().map_or(Ok(()), |mut download| download.end(attachments));
+        let ended = self.end_download(attachments);
         attachments.set_scheduler(self.scheduler.number, 0)?;
         self.scheduler.engine.remove()?;
         ended
+    }
+
+    /// Has what arrives pass unscheduled, and removes its scheduler. After a failure it goes on as before.
+    pub(super) fn end_download(&mut self, attachments: &mut Attachments) -> Result<(), EngineError> {
+        let Some(download) = &mut self.download else { return Ok(()) };
+        download.end(attachments)?;
+        self.ended += download.work();
+        self.download = None;
+        Ok(())
     }
 
     /// Removes the schedulers. Nothing is sent to them any more.
@@ -107,14 +118,10 @@ impl Uplink {
         removed
     }
 
-    /// Writes to the kernel's schedulers since the start.
-    pub(super) fn writes(&self) -> u64 {
-        self.scheduler.engine.writes() + self.download.as_ref().map_or(0, Download::writes)
-    }
-
-    /// Foreign changes of the schedulers undone since the start.
-    pub(super) fn repairs(&self) -> u64 {
-        self.scheduler.repairs + self.download.as_ref().map_or(0, |download| download.repairs)
+    /// The work of the schedulers since the start.
+    pub(super) fn work(&self) -> Work {
+        let download = self.download.as_ref().map(Download::work);
+        [self.scheduler.work(), self.ended].into_iter().chain(download).sum()
     }
 
     /// Whether no class sends, and nothing arrives.

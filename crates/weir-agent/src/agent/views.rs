@@ -16,6 +16,7 @@ use super::{
     other_link::OtherLink,
     runtimes::State,
     uplink::Uplink,
+    work::Work,
 };
 
 /// A policy in the syntax of `weir set`.
@@ -63,6 +64,7 @@ fn explain_on(part: &OnLink) -> String {
 impl Agent {
     pub(super) fn status(&self) -> Status {
         let link = &self.classes.config().link;
+        let work: Work = self.all_links().map(Uplink::work).chain([self.ended]).sum();
         let reservation = self.classes.reservation();
         let present = || {
             self.classes.entries().values().filter(|e| e.minor.is_some() && e.class.kind != ClassKind::Group)
@@ -134,10 +136,8 @@ impl Agent {
             pacing: self.datapath.pacing.is_some(),
             classes: present().count(),
             active: self.link.allocations.all().filter(is_active).count(),
-            class_changes: self.all_links().map(Uplink::writes).sum(),
-            repairs: self.datapath.repairs
-                + self.congestion.repairs()
-                + self.all_links().map(Uplink::repairs).sum::<u64>(),
+            class_changes: work.writes,
+            repairs: self.datapath.repairs + self.congestion.repairs() + work.repairs,
             max_tick_delay_us: u64::try_from(self.max_tick_delay.as_micros()).unwrap_or(u64::MAX),
             late: self.link.scheduler.lateness.map(|late| late.times),
             late_us: self
