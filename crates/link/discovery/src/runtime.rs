@@ -14,7 +14,7 @@ use tokio::{
         watch::{Receiver, Sender},
     },
     task::JoinHandle,
-    time::sleep,
+    time::{Instant, sleep},
 };
 
 use super::{Found, Source, Warning};
@@ -196,6 +196,57 @@ impl Pauses {
     }
 }
 
+/// The usual pause before a container that a runtime did not tell all of is asked about again.
+pub(crate) const SECOND_TRY: Duration = Duration::from_secs(5);
+/// The number of pauses of that length. Each next one is twice as long.
+const SHORT_PAUSES: u32 = 3;
+/// The longest pause, as a multiple of the first one.
+const LONGEST: u32 = 12;
+
+/// A container that a runtime did not tell all of.
+#[derive(Debug, Clone)]
+pub(crate) struct Doubt {
+    pub(crate) why: Unavailable,
+    /// The number of questions that gave no answer.
+    tries: u32,
+    /// The next question's moment.
+    next: Instant,
+}
+
+impl Doubt {
+    /// The runtime did not tell at `now`. `before` is the earlier doubt about the container, and `first` the first
+    /// pause.
+    pub(crate) fn after_try(
+        why: Unavailable,
+        before: Option<&Doubt>,
+        first: Duration,
+        now: Instant,
+    ) -> Doubt {
+        let tries = before.map_or(0, |before| before.tries) + 1;
+        Doubt { why, tries, next: now + pause(tries, first) }
+    }
+
+    /// The same doubt for another reason. Its next question is not put off.
+    pub(crate) fn because(self, why: Unavailable) -> Doubt {
+        Doubt { why, ..self }
+    }
+
+    /// The next question's moment.
+    pub(crate) fn next(&self) -> Instant {
+        self.next
+    }
+
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.next <= now
+    }
+}
+
+/// The pause after `tries` questions without an answer. The first ones are short, as most faults pass.
+fn pause(tries: u32, first: Duration) -> Duration {
+    let doublings = tries.saturating_sub(SHORT_PAUSES).min(LONGEST);
+    first * (1 << doublings).min(LONGEST)
+}
+
 /// Publishes what a runtime told, if it is something else than before.
 pub(crate) fn publish(sender: &Sender<Snapshot>, fresh: Snapshot) {
     sender.send_if_modified(|snapshot| {
@@ -210,5 +261,17 @@ pub(crate) fn publish(sender: &Sender<Snapshot>, fresh: Snapshot) {
 impl Default for Snapshot {
     fn default() -> Snapshot {
         Snapshot { containers: Vec::new(), warnings: Vec::new(), error: Some(Unavailable::NotYet) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_minute_after_three_short_ones() {
+        let pauses: Vec<u64> = (1..=9).map(|tries| pause(tries, SECOND_TRY).as_secs()).collect();
+        assert_eq!(pauses, [5, 5, 5, 10, 20, 40, 60, 60, 60]);
+        assert_eq!(pause(u32::MAX, SECOND_TRY).as_secs(), 60);
     }
 }

@@ -28,7 +28,8 @@ pub(super) struct Nothing {}
 
 type Pending = Pin<Box<dyn Future<Output = hyper::Result<Response<Incoming>>> + Send>>;
 
-/// A connection.
+/// A connection. Calls by its copies go over it at the same time.
+#[derive(Clone)]
 pub(super) struct Client {
     sender: http2::SendRequest<Full<Bytes>>,
 }

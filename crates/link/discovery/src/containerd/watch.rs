@@ -15,7 +15,7 @@ use prost::Message;
 use tokio::{
     sync::watch::{self, Sender},
     task::JoinSet,
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 use super::{
@@ -27,7 +27,7 @@ use super::{
 use crate::{
     Source, Warning, labels,
     node::{Node, is_process_of},
-    runtime::{self, Pauses, Snapshot, Watcher},
+    runtime::{self, Doubt, Pauses, Snapshot, Watcher},
 };
 
 /// Where containerd's socket is unless the configuration says otherwise.
@@ -46,10 +46,13 @@ const TOPICS: [&str; 6] = [
 const MAX_CHANGED: usize = 64;
 /// The time after the first list when all is listed again: the stream of events may have begun after that list.
 const SECOND_LIST: Duration = Duration::from_secs(1);
-/// The pause before a container that containerd did not tell of is asked about again.
-const SECOND_TRY: Duration = Duration::from_secs(5);
+/// The most tasks that are asked about at once.
+const AT_ONCE: usize = 8;
+/// The time limit of an answer about one task. containerd waits 2 s for a shim that hangs.
+const TASK_TIMEOUT: Duration = Duration::from_secs(3);
 
 const LIST_TASKS: &str = "containerd.services.tasks.v1.Tasks/List";
+const LIST_CONTAINERS: &str = "containerd.services.containers.v1.Containers/List";
 const GET_TASK: &str = "containerd.services.tasks.v1.Tasks/Get";
 
 /// How to follow containerd.
@@ -65,6 +68,8 @@ pub struct Options {
     pub pause: Duration,
     /// The time between two lists of everything.
     pub refresh: Duration,
+    /// The first pause before a container that containerd did not tell of is asked about again.
+    pub second_try: Duration,
 }
 
 impl Options {
@@ -77,6 +82,7 @@ impl Options {
             time_limit: Duration::from_secs(10),
             pause: Duration::from_secs(2),
             refresh: Duration::from_secs(60),
+            second_try: runtime::SECOND_TRY,
         }
     }
 }
@@ -96,6 +102,7 @@ fn watch_on(options: Options, node: Node) -> Watcher {
         sender,
         entries: BTreeMap::new(),
         doubtful: BTreeMap::new(),
+        asks_singly: false,
         inherited: BTreeMap::new(),
     };
     // Its events come at once.
@@ -203,8 +210,11 @@ struct Watch {
     sender: Sender<Snapshot>,
     /// The containers that have a process, with its number.
     entries: BTreeMap<Key, (u32, Entry)>,
-    /// The containers that containerd did not tell all of, and why.
-    doubtful: BTreeMap<Key, runtime::Unavailable>,
+    /// The containers that containerd did not tell all of.
+    doubtful: BTreeMap<Key, Doubt>,
+    /// A list of tasks did not come in time, and there is a task of unknown state. containerd waits for each shim
+    /// that hangs before it answers.
+    asks_singly: bool,
     /// The labels of containers from their images, once an image was read. They stay while a container has no task.
     inherited: BTreeMap<Key, Inherited>,
 }
@@ -230,18 +240,21 @@ impl Watch {
         let filters = TOPICS.map(|topic| format!("topic=={topic:?}")).to_vec();
         let mut events =
             client.follow("containerd.services.events.v1.Events/Subscribe", &Subscribe { filters }).await?;
-        within(&mut Box::pin(self.list(&mut client))).await?;
+        self.list(&mut client).await?;
         self.publish();
         let mut everything = Instant::now() + SECOND_LIST;
-        let mut probes = JoinSet::new();
+        let (mut probes, mut probed) = (JoinSet::new(), Vec::new());
         loop {
-            if probes.is_empty() && !self.doubtful.is_empty() {
-                let keys = self.doubtful.keys().cloned().collect();
-                probes.spawn(answering(self.options.socket.clone(), limit, keys));
+            if probes.is_empty() {
+                self.note_tries(&probed);
+                probed = self.due(Instant::now());
+                if !probed.is_empty() {
+                    probes.spawn(answering(self.options.socket.clone(), limit, probed.clone()));
+                }
             }
             let changed = self.changes(&mut events, &mut probes, everything).await?;
             if changed.len() > MAX_CHANGED || everything <= Instant::now() {
-                within(&mut Box::pin(self.list(&mut client))).await?;
+                self.list(&mut client).await?;
                 everything = Instant::now() + self.options.refresh;
             } else {
                 for key in changed {
@@ -253,7 +266,7 @@ impl Watch {
         }
     }
 
-    /// Waits for a change or for the end of a probe, and gathers the changes that follow at once.
+    /// Waits for a change, for the end of a probe or for the moment of the next one, and gathers the changes that follow at once.
     async fn changes(
         &self,
         events: &mut Stream,
@@ -262,6 +275,9 @@ impl Watch {
     ) -> Result<BTreeSet<Key>, Unavailable> {
         let mut changed = BTreeSet::new();
         let mut end = until;
+        if probes.is_empty() {
+            end = self.doubtful.values().map(Doubt::next).min().map_or(until, |next| next.min(until));
+        }
         loop {
             let envelope = tokio::select! {
                 envelope = timeout_at(end, events.next::<Envelope>()) => envelope,
@@ -288,32 +304,92 @@ impl Watch {
     /// Reads all containers of all namespaces.
     async fn list(&mut self, client: &mut Client) -> Result<(), Unavailable> {
         let mut listed = BTreeSet::new();
-        for namespace in namespaces(client).await?.into_iter().filter(|name| !is_dockers(name)) {
-            let tasks: List<Process> = client.call(LIST_TASKS, &namespace, &Nothing {}).await?;
+        let limit = self.options.time_limit;
+        let late = |_| Unavailable::TimedOut(limit);
+        let namespaces = timeout(limit, namespaces(client)).await.map_err(late)??;
+        for namespace in namespaces.into_iter().filter(|name| !is_dockers(name)) {
+            let tasks = self.list_tasks(client, &namespace).await?;
             let mut known = self.entries.keys().chain(self.inherited.keys());
-            if tasks.entries.is_empty() && !known.any(|(known, _)| *known == namespace) {
+            if tasks.as_ref().is_some_and(BTreeMap::is_empty) && !known.any(|(known, _)| *known == namespace)
+            {
                 continue;
             }
-            let id = |task: &Process| match task.container.as_str() {
-                "" => task.id.clone(),
-                container => container.to_owned(),
+            let containers: List<Told> =
+                timeout(limit, client.call(LIST_CONTAINERS, &namespace, &Nothing {}))
+                    .await
+                    .map_err(late)??;
+            let (tasks, asked) = match tasks {
+                Some(tasks) => (tasks, LIST_TASKS),
+                None => (self.ask_singly(client, &namespace, &containers.entries).await?, GET_TASK),
             };
-            let states: BTreeMap<String, Task> =
-                tasks.entries.iter().map(|task| (id(task), task.state())).collect();
-            let containers: List<Told> = client
-                .call("containerd.services.containers.v1.Containers/List", &namespace, &Nothing {})
-                .await?;
             for told in containers.entries {
-                let task = states.get(&told.id).copied().unwrap_or(Task::Unlisted);
+                let task = tasks.get(&told.id).copied().unwrap_or(Task::Unlisted);
                 let key = (namespace.clone(), told.id.clone());
                 listed.insert(key.clone());
-                self.take(client, key, (task, LIST_TASKS), told).await?;
+                timeout(limit, self.take(client, key, (task, asked), told)).await.map_err(late)??;
             }
         }
         self.entries.retain(|key, _| listed.contains(key));
         self.doubtful.retain(|key, _| listed.contains(key));
         self.inherited.retain(|key, _| listed.contains(key));
+        let is_any_unknown = self.unknown().next().is_some();
+        self.asks_singly &= is_any_unknown;
         Ok(())
+    }
+
+    /// The states of all tasks of a namespace, by container. `None` if the tasks are to be asked about one by one.
+    async fn list_tasks(
+        &mut self,
+        client: &mut Client,
+        namespace: &str,
+    ) -> Result<Option<BTreeMap<String, Task>>, Unavailable> {
+        if self.asks_singly {
+            return Ok(None);
+        }
+        let list = client.call::<List<Process>>(LIST_TASKS, namespace, &Nothing {});
+        let Ok(tasks) = timeout(self.options.time_limit, list).await else {
+            self.asks_singly = true;
+            return Ok(None);
+        };
+        let id = |task: &Process| match task.container.as_str() {
+            "" => task.id.clone(),
+            container => container.to_owned(),
+        };
+        Ok(Some(tasks?.entries.iter().map(|task| (id(task), task.state())).collect()))
+    }
+
+    /// The states of the tasks of containers, which are asked about one by one. The state of one that is not told in
+    /// time is unknown. A container of unknown state is not asked about: a probe does that.
+    async fn ask_singly(
+        &self,
+        client: &Client,
+        namespace: &str,
+        containers: &[Told],
+    ) -> Result<BTreeMap<String, Task>, Unavailable> {
+        let mut states: BTreeMap<String, Task> =
+            containers.iter().map(|told| (told.id.clone(), Task::Unknown)).collect();
+        let unknown: BTreeSet<&Key> = self.unknown().collect();
+        let key = |id: &String| (namespace.to_owned(), id.clone());
+        let mut unasked: Vec<String> =
+            states.keys().filter(|id| !unknown.contains(&key(id))).cloned().collect();
+        // The last one is asked about first. A container without an entry has no class yet.
+        unasked.sort_by_key(|id| !self.entries.contains_key(&key(id)));
+        let end = Instant::now() + self.options.time_limit;
+        let mut asked = JoinSet::new();
+        loop {
+            while asked.len() < AT_ONCE
+                && let Some(id) = unasked.pop()
+            {
+                let (mut client, namespace) = (client.clone(), namespace.to_owned());
+                asked.spawn(async move {
+                    let state = timeout(TASK_TIMEOUT, task(&mut client, &namespace, &id)).await;
+                    (id, state.unwrap_or(Ok(Task::Unknown)))
+                });
+            }
+            let Ok(Some(done)) = timeout_at(end, asked.join_next()).await else { return Ok(states) };
+            let (id, state) = done.expect("asking does not panic, nor is it stopped");
+            states.insert(id, state?);
+        }
     }
 
     /// Reads one container.
@@ -347,7 +423,13 @@ impl Watch {
         (task, asked): (Task, &str),
         told: Told,
     ) -> Result<(), Unavailable> {
-        self.doubtful.remove(&key);
+        let before = self.doubtful.remove(&key);
+        let (first, now) = (self.options.second_try, Instant::now());
+        // A probe counts the questions.
+        let doubt_about = |why| match before {
+            Some(before) => before.because(why),
+            None => Doubt::after_try(why, None, first, now),
+        };
         let verdict = judge(task, || self.has_process(&key));
         match verdict {
             Verdict::Read(pid) => {
@@ -360,7 +442,7 @@ impl Watch {
                 let entry = Entry::read(&key.0, told, pid, known, &self.node);
                 self.inherited.extend(inherited.ok().map(|inherited| (key.clone(), inherited)));
                 if let (Some(why), Entry::Class { .. }) = (doubt, &entry) {
-                    self.doubtful.insert(key.clone(), why);
+                    self.doubtful.insert(key.clone(), doubt_about(why));
                 }
                 self.entries.insert(key, (pid, entry));
                 return Ok(());
@@ -371,7 +453,8 @@ impl Watch {
             }
         }
         if verdict != Verdict::Forget {
-            self.doubtful.insert(key, runtime::Unavailable::NoState { request: asked.to_owned() });
+            self.doubtful
+                .insert(key, doubt_about(runtime::Unavailable::NoState { request: asked.to_owned() }));
         }
         Ok(())
     }
@@ -381,11 +464,30 @@ impl Watch {
         self.entries.get(key).is_some_and(|(pid, _)| is_process_of(&key.1, *pid, &self.node))
     }
 
+    /// The containers of unknown state.
+    fn unknown(&self) -> impl Iterator<Item = &Key> {
+        let is_unknown = |doubt: &Doubt| matches!(doubt.why, runtime::Unavailable::NoState { .. });
+        self.doubtful.iter().filter(move |(_, doubt)| is_unknown(doubt)).map(|(key, _)| key)
+    }
+
+    /// The doubtful containers that are to be asked about now.
+    fn due(&self, now: Instant) -> Vec<Key> {
+        self.doubtful.iter().filter(|(_, doubt)| doubt.is_due(now)).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Puts off the next questions about containers that were asked about and are still doubtful.
+    fn note_tries(&mut self, keys: &[Key]) {
+        for key in keys {
+            if let Some(doubt) = self.doubtful.get_mut(key) {
+                let (why, first) = (doubt.why.clone(), self.options.second_try);
+                *doubt = Doubt::after_try(why, Some(&*doubt), first, Instant::now());
+            }
+        }
+    }
+
     /// Forgets the containers of unknown state whose process has ended.
     fn forget_ended(&mut self) {
-        let is_unknown = |why: &runtime::Unavailable| matches!(why, runtime::Unavailable::NoState { .. });
-        let unknown = self.doubtful.iter().filter(|(_, why)| is_unknown(why)).map(|(key, _)| key);
-        let ended: Vec<Key> = unknown.filter(|key| !self.has_process(key)).cloned().collect();
+        let ended: Vec<Key> = self.unknown().filter(|key| !self.has_process(key)).cloned().collect();
         for key in ended {
             self.entries.remove(&key);
         }
@@ -406,10 +508,8 @@ impl Watch {
             }
         }
         let doubts = self.doubtful.iter();
-        let warning = |((_, id), why): (&Key, &runtime::Unavailable)| Warning::NoAnswer {
-            id: id.clone(),
-            why: why.clone(),
-        };
+        let warning =
+            |((_, id), doubt): (&Key, &Doubt)| Warning::NoAnswer { id: id.clone(), why: doubt.why.clone() };
         fresh.warnings.extend(doubts.map(warning));
         runtime::publish(&self.sender, fresh);
     }
@@ -435,10 +535,9 @@ async fn task(client: &mut Client, namespace: &str, id: &str) -> Result<Task, Un
     }
 }
 
-/// Asks about doubtful containers after a pause; those that containerd tells of again. A connection of its own leaves
-/// the changes of other containers in time: containerd waits 2 s for a shim that hangs.
+/// Asks about doubtful containers; those that containerd tells of again. A connection of its own leaves the changes of
+/// other containers in time: containerd waits 2 s for a shim that hangs.
 async fn answering(socket: PathBuf, limit: Duration, keys: Vec<Key>) -> BTreeSet<Key> {
-    sleep(SECOND_TRY).await;
     let Ok(Ok(mut client)) = timeout(limit, Client::connect(&socket)).await else { return BTreeSet::new() };
     let mut answering = BTreeSet::new();
     for (namespace, id) in keys {

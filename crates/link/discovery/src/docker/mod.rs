@@ -34,7 +34,11 @@ use self::{
     container::Entry,
 };
 pub use crate::runtime::{Snapshot, Unavailable, Watcher};
-use crate::{Source, Warning, node::Node, runtime};
+use crate::{
+    Source, Warning,
+    node::Node,
+    runtime::{self, Doubt},
+};
 
 /// Where Docker's socket is unless the configuration says otherwise.
 pub const SOCKET: &str = "/var/run/docker.sock";
@@ -54,6 +58,8 @@ pub struct Options {
     pub pause: Duration,
     /// The time between two readings of everything, in case an event was lost.
     pub refresh: Duration,
+    /// The first pause before a container that could not be read, or whose image could not, is asked about again.
+    pub second_try: Duration,
     /// Its events come late. [`Watcher::look`] has it asked before.
     pub tells_late: bool,
 }
@@ -69,6 +75,7 @@ impl Options {
             time_limit: Duration::from_secs(10),
             pause: Duration::from_secs(2),
             refresh: Duration::from_secs(60),
+            second_try: runtime::SECOND_TRY,
             tells_late: false,
         }
     }
@@ -113,8 +120,6 @@ fn watch_on(options: Options, node: Node) -> Watcher {
 
 /// How many containers are asked about at once.
 const AT_ONCE: usize = 8;
-/// How soon a container that could not be read, or whose image could not, is asked about again.
-const SECOND_TRY: Duration = Duration::from_secs(5);
 
 /// The most events that are read between two lists.
 const FLOOD: usize = 1024;
@@ -137,8 +142,8 @@ struct Watch {
     sender: Sender<Snapshot>,
     /// The running containers, by id.
     entries: BTreeMap<String, Entry>,
-    /// Those that the last reading did not tell all of, and why.
-    doubtful: BTreeMap<String, Unavailable>,
+    /// Those that the last reading did not tell all of.
+    doubtful: BTreeMap<String, Doubt>,
     /// A container seems to be new.
     look: Arc<Notify>,
     /// The index of the next one of [`LOOKS`], and its moment.
@@ -165,6 +170,8 @@ impl Watch {
         let mut settle = self.options.settle;
         let mut everything = Instant::now();
         let mut changed = BTreeSet::new();
+        // The daemon may be another one, which answers.
+        self.doubtful.clear();
         loop {
             if everything <= Instant::now() {
                 changed = self.entries.keys().cloned().collect();
@@ -172,9 +179,10 @@ impl Watch {
             }
             self.read(&api, changed).await?;
             self.publish();
-            let until = if self.doubtful.is_empty() { everything } else { Instant::now() + SECOND_TRY };
+            let until =
+                self.doubtful.values().map(Doubt::next).min().map_or(everything, |next| next.min(everything));
             let waits = Instant::now();
-            let Some(told) = self.changes(&mut events, until.min(everything), settle).await? else {
+            let Some(told) = self.changes(&mut events, until, settle).await? else {
                 // The events are more than the agent reads: it reads all containers again.
                 sleep(FLOOD_PAUSE).await;
                 events = api.events(now_s()).await?;
@@ -229,13 +237,15 @@ impl Watch {
         Ok(Some(changed))
     }
 
-    /// Lists the containers, and reads those that are new, changed or doubtful.
+    /// Lists the containers, and reads those that are new or changed, and the doubtful ones that are due.
     async fn read(&mut self, api: &Arc<Api>, changed: BTreeSet<String>) -> Result<(), Unavailable> {
         let running: BTreeSet<String> = api.running().await?.into_iter().collect();
         self.entries.retain(|id, _| running.contains(id));
         self.doubtful.retain(|id, _| running.contains(id));
-        let stale = |id: &String| {
-            !self.entries.contains_key(id) || changed.contains(id) || self.doubtful.contains_key(id)
+        let now = Instant::now();
+        let stale = |id: &String| match self.doubtful.get(id) {
+            Some(doubt) => changed.contains(id) || doubt.is_due(now),
+            None => changed.contains(id) || !self.entries.contains_key(id),
         };
         let mut unread: Vec<String> = running.into_iter().filter(stale).collect();
 
@@ -258,11 +268,12 @@ impl Watch {
             }
             let Some(done) = asked.join_next().await else { break };
             let (id, answer, image) = done.expect("asking does not panic, nor is it stopped");
-            self.doubtful.remove(&id);
+            let before = self.doubtful.remove(&id);
+            let doubt = |why| Doubt::after_try(why, before.as_ref(), self.options.second_try, Instant::now());
             match answer {
                 Ok(Some(inspected)) => {
                     if let Some(why) = image.as_ref().err().and_then(ImageError::passing) {
-                        self.doubtful.insert(id.clone(), why.clone());
+                        self.doubtful.insert(id.clone(), doubt(why.clone()));
                     }
                     let image = image.map_err(|why| why.to_string());
                     let mut entry = Entry::read(inspected, image, (self.options.source, &self.node));
@@ -273,7 +284,7 @@ impl Watch {
                     self.entries.remove(&id);
                 }
                 Err(why) if why.is_local() => {
-                    self.doubtful.insert(id, why);
+                    self.doubtful.insert(id, doubt(why));
                 }
                 Err(why) => return Err(why),
             }
@@ -303,7 +314,9 @@ impl Watch {
             }
         }
         let doubts = self.doubtful.iter();
-        fresh.warnings.extend(doubts.map(|(id, why)| Warning::NoAnswer { id: id.clone(), why: why.clone() }));
+        let warning =
+            |(id, doubt): (&String, &Doubt)| Warning::NoAnswer { id: id.clone(), why: doubt.why.clone() };
+        fresh.warnings.extend(doubts.map(warning));
         runtime::publish(&self.sender, fresh);
     }
 }

@@ -14,7 +14,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tempfile::TempDir;
-use tokio::{net::UnixListener, sync::watch::Receiver, task::JoinHandle};
+use tokio::{net::UnixListener, sync::watch::Receiver, task::JoinHandle, time::sleep};
 
 use super::*;
 use crate::{
@@ -31,12 +31,19 @@ struct Content {
     data: String,
 }
 
+/// The time for which containerd waits for a shim.
+const SHIM_TIMEOUT: Duration = Duration::from_millis(100);
+
 /// The state of containerd.
 #[derive(Debug, Default)]
 struct World {
     containers: Vec<Told>,
     /// The process and the status of each task, by the container's id.
     tasks: BTreeMap<&'static str, (u32, i32)>,
+    /// The containers whose shims hang. containerd waits for each of them.
+    hung: BTreeSet<&'static str>,
+    /// The questions about single tasks, in order.
+    asked: Vec<String>,
     /// gRPC's status of each answer about an image.
     image_status: Option<u8>,
 }
@@ -81,7 +88,14 @@ impl Fake {
 
     /// Starts to follow it. All is listed after 1 s, and then in such times.
     fn watch(&self, refresh: Duration) -> (Watcher, Receiver<Snapshot>) {
-        let options = Options { refresh, ..Options::at(self.dir.path().join("containerd.sock")) };
+        self.watch_as(Options { refresh, ..self.options() })
+    }
+
+    fn options(&self) -> Options {
+        Options::at(self.dir.path().join("containerd.sock"))
+    }
+
+    fn watch_as(&self, options: Options) -> (Watcher, Receiver<Snapshot>) {
         let watcher = watch_on(options, node());
         let snapshots = watcher.snapshots();
         (watcher, snapshots)
@@ -115,12 +129,22 @@ async fn answer(
     if method == "Events/Subscribe" {
         std::future::pending::<()>().await;
     }
+    let hung = {
+        let mut world = world.lock().expect("no test panics while it changes the world");
+        match method.as_str() {
+            "Tasks/List" => world.hung.len(),
+            "Tasks/Get" => {
+                world.asked.push(about.clone());
+                usize::from(world.hung.contains(about.as_str()))
+            }
+            _ => 0,
+        }
+    };
+    sleep(SHIM_TIMEOUT * u32::try_from(hung).expect("are few")).await;
     let world = world.lock().expect("no test panics while it changes the world");
-    let process = |(id, (pid, status)): (&&str, &(u32, i32))| Process {
-        id: (*id).to_owned(),
-        pid: *pid,
-        status: *status,
-        ..Process::default()
+    let process = |(id, (pid, status)): (&&str, &(u32, i32))| {
+        let (pid, status) = if world.hung.contains(id) { (0, 0) } else { (*pid, *status) };
+        Process { id: (*id).to_owned(), pid, status, ..Process::default() }
     };
     let message = match method.as_str() {
         "Namespaces/List" => {
@@ -246,4 +270,44 @@ async fn labels_of_an_image_stay_while_it_cannot_be_read_or_is_gone() {
     fake.world().image_status = Some(5);
     let snapshot = until(&mut snapshots, |snapshot| snapshot.warnings.is_empty()).await;
     assert_eq!(snapshot.containers[0].from_image, keys);
+}
+
+#[tokio::test]
+async fn shims_that_hang_hide_no_other_container() {
+    let fake = Fake::started();
+    let hung = ["c1", "c2", "c3", "c4", "c5"];
+    for (id, pid) in hung.into_iter().zip(1..) {
+        fake.run(id, pid, &[]);
+    }
+    fake.run("c7", 7, &[]);
+    fake.world().hung.extend(hung);
+    // Five shims take longer than the list may.
+    let time_limit = Duration::from_millis(300);
+    let second_try = Duration::from_millis(100);
+    let refresh = Duration::from_millis(50);
+    let (_watcher, mut snapshots) =
+        fake.watch_as(Options { time_limit, second_try, refresh, ..fake.options() });
+    let snapshot = until(&mut snapshots, |snapshot| names(snapshot) == ["c7"]).await;
+    assert_eq!((&snapshot.error, doubtful(&snapshot)), (&None, hung.to_vec()));
+    fake.run("c8", 8, &[]);
+    until(&mut snapshots, |snapshot| names(snapshot) == ["c7", "c8"]).await;
+    fake.world().hung.clear();
+    let snapshot = until(&mut snapshots, |snapshot| names(snapshot).len() == 7).await;
+    assert_eq!((&snapshot.error, doubtful(&snapshot)), (&None, vec![]));
+}
+
+#[tokio::test]
+async fn container_whose_shim_never_answers_is_asked_about_less_and_less() {
+    let fake = Fake::started();
+    fake.run("c7", 7, &[]);
+    fake.world().hung.insert("c7");
+    let second_try = Duration::from_millis(20);
+    let (_watcher, mut snapshots) = fake.watch_as(Options { second_try, ..fake.options() });
+    until(&mut snapshots, |snapshot| doubtful(snapshot) == ["c7"]).await;
+    // The pauses are 20, 20, 20, 40, 80, 160 and then 240 ms. Each answer takes 100 ms.
+    sleep(Duration::from_secs(3)).await;
+    let asked = fake.world().asked.len();
+    assert!((4..=13).contains(&asked), "{asked} questions in 3 s");
+    fake.world().hung.clear();
+    until(&mut snapshots, |snapshot| names(snapshot) == ["c7"] && doubtful(snapshot).is_empty()).await;
 }

@@ -323,6 +323,45 @@ async fn container_that_hangs_or_is_garbled_hides_no_other() {
 }
 
 #[tokio::test]
+async fn container_that_never_answers_is_asked_about_less_and_less() {
+    let fake = Fake::started();
+    fake.put(container("c1", "one"));
+    fake.put(container("c2", "two"));
+    fake.world().faults.insert("/c1/", Fault::Status(500));
+    let options = Options { second_try: Duration::from_millis(20), ..options(&fake) };
+    let watcher = watch_on(options, node());
+    let mut snapshots = watcher.snapshots();
+    until(&mut snapshots, |snapshot| names(snapshot) == ["two"]).await;
+    // The pauses are 20, 20, 20, 40, 80, 160 and then 240 ms.
+    sleep(Duration::from_secs(2)).await;
+    let asked = fake.asked("/c1/");
+    assert!((4..=14).contains(&asked), "{asked} questions in 2 s");
+    fake.world().faults.clear();
+    until(&mut snapshots, |snapshot| names(snapshot)[0] == "one" && snapshot.warnings.is_empty()).await;
+}
+
+#[tokio::test]
+async fn container_that_does_not_answer_is_not_asked_for_others_changes() {
+    let fake = Fake::started();
+    fake.put(container("c1", "one"));
+    fake.put(container("c2", "two"));
+    fake.world().faults.insert("/c1/", Fault::Status(500));
+    let options = Options { second_try: Duration::from_secs(60), ..options(&fake) };
+    let watcher = watch_on(options, node());
+    let mut snapshots = watcher.snapshots();
+    until(&mut snapshots, |snapshot| names(snapshot) == ["two"]).await;
+    for n in 3..6 {
+        fake.put(container(&format!("c{n}"), &format!("n{n}")));
+        until(&mut snapshots, |snapshot| snapshot.containers.len() == n - 1).await;
+    }
+    assert_eq!(fake.asked("/c1/"), 1);
+    // A change of its own is.
+    fake.world().faults.clear();
+    fake.tell("container", "c1");
+    until(&mut snapshots, |snapshot| names(snapshot)[0] == "one" && snapshot.warnings.is_empty()).await;
+}
+
+#[tokio::test]
 async fn a_container_that_ends_between_list_and_question_is_no_error() {
     let fake = Fake::started();
     fake.put(container("c1", "one"));
