@@ -2,7 +2,7 @@
 
 pub use crate::{
     agent::{
-        agree::AgreementsRequest,
+        agree::{AgreementsRequest, Figure, Figures},
         cni::CniRequest,
         congestion::CongestionRequest,
         maker::{Maker, Offeror, Owner},

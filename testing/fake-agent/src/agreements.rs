@@ -2,7 +2,10 @@
 
 use std::{path::Path, time};
 
-use weir_agent::{Agreements, Store, config, control::AgreementsRequest};
+use weir_agent::{
+    Agreements, Store, config,
+    control::{AgreementsRequest, Figure, Figures},
+};
 use weir_agree::{ClockReading, Utc};
 use weir_units::Instant;
 
@@ -40,6 +43,13 @@ impl FakeAgreements {
                 drop(reply.send(Ok(
                     agreements.all().map(|one| agreements.status_without_class(one, now.utc)).collect(),
                 )));
+            }
+            AgreementsRequest::Figures(most, reply) => {
+                let statuses = agreements.all().map(|one| agreements.status_without_class(one, now.utc));
+                let all: Vec<Figure> = statuses.filter_map(|status| Figure::of(&status)).collect();
+                let in_force = all.len();
+                let shown = all.into_iter().take(most).collect();
+                drop(reply.send(Ok(Figures { in_force, shown })));
             }
             AgreementsRequest::Status(id, reply) => {
                 drop(

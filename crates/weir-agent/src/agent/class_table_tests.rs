@@ -311,6 +311,36 @@ fn agreement_in_force_goes_before_every_other_origin() {
     assert!(!table.agree(Vec::new(), BitRate::ZERO));
 }
 
+/// The loop asks for all agreements at once, and a search for each one would take the square of their number.
+#[test]
+fn all_agreements_are_found_with_their_classes_in_one_pass() {
+    let mut table = table_of("[agreements]\n");
+    table.update(vec![claim("web")], true);
+    let of_packets = |n: usize| {
+        let id = weir_agree::Name::new(&format!("a{n:05}")).unwrap();
+        let selector = weir_agree::Selector { container: None, ..agreed("web", 0, 1).selector };
+        Agreed { id, selector, min: BitRate::ZERO, ..agreed("web", 0, 1) }
+    };
+    let mut all: Vec<Agreed> = (0..4_000).map(of_packets).collect();
+    all.push(agreed("web", 20, 30));
+    all.push(agreed("gone", 10, 10));
+    table.agree(all.clone(), BitRate::mbit(30));
+    let began = std::time::Instant::now();
+    let enforced = table.all_enforced();
+    let took = began.elapsed();
+    assert_eq!(enforced.len(), all.len());
+    for one in [&all[0], &all[3_999], &all[4_000], &all[4_001]] {
+        assert_eq!(enforced.get(&one.id).copied(), table.enforced(&one.id), "{}", one.id);
+    }
+    assert_eq!(enforced[&all[4_000].id].class.map(ClassKey::as_str), Some("docker:web"));
+    assert_eq!(enforced[&all[4_001].id].class, None);
+    let began = std::time::Instant::now();
+    let found = all.iter().filter(|one| table.enforced(&one.id).is_some()).count();
+    let singly = began.elapsed();
+    println!("{found} agreements: {took:?} in one pass, {singly:?} one by one");
+    assert!(took * 20 < singly, "{took:?} in one pass, {singly:?} one by one");
+}
+
 #[test]
 fn classes_are_not_promised_what_agreements_are() {
     let mut table = table_of("[agreements]\n");

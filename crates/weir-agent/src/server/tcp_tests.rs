@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     config::Place,
-    control::{AgreementsRequest, CongestionRequest, Request},
+    control::{AgreementsRequest, CongestionRequest, Figures, Request},
     images::Images,
     tokens::Tokens,
 };
@@ -39,7 +39,9 @@ async fn answer(mut requests: mpsc::Receiver<Request>, status: Status) {
             Request::Status(reply) => drop(reply.send(status.clone())),
             Request::Classes(reply) => drop(reply.send(fake::classes())),
             Request::QueueTimes(reply) => drop(reply.send(Vec::new())),
-            Request::Agreements(AgreementsRequest::Statuses(reply)) => drop(reply.send(Ok(Vec::new()))),
+            Request::Agreements(AgreementsRequest::Figures(_, reply)) => {
+                drop(reply.send(Ok(Figures::default())))
+            }
             Request::Congestion(CongestionRequest::View(reply)) => drop(reply.send(fake::congestion_view())),
             Request::Congestion(CongestionRequest::Stats(reply)) => drop(reply.send(Default::default())),
             Request::Congestion(CongestionRequest::Advice(reply)) => drop(reply.send(Vec::new())),

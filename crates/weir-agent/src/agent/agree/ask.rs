@@ -3,12 +3,12 @@
 use weir_agree::{Agreement, AgreementState, Direction, Fault, Offer, Report, Template, Utc};
 use weir_api::{Actor, AgreementStatus, CalendarView, OfferAnswer};
 
-use super::Agreements;
+use super::{Agreements, Figures};
 use crate::{
     agent::{
         Agent,
         agree::words,
-        class_table::Agreed,
+        class_table::{ClassTable, Enforced},
         download::told,
         maker::{Offeror, Owner},
     },
@@ -31,6 +31,8 @@ pub enum AgreementsRequest {
     One(String, Answer<Agreement>),
     /// `GET /v1/agreements/status`.
     Statuses(Answer<Vec<AgreementStatus>>),
+    /// The agreements in force for `GET /metrics`, at most this number.
+    Figures(usize, Answer<Figures>),
     /// `GET /v1/agreements/{id}/status`.
     Status(String, Answer<AgreementStatus>),
     /// The end of an agreement, now.
@@ -61,6 +63,7 @@ impl Agent {
                 drop(reply.send(self.with_agreements(|a| a.one(&id).cloned())))
             }
             AgreementsRequest::Statuses(reply) => drop(reply.send(self.statuses(now.utc))),
+            AgreementsRequest::Figures(most, reply) => drop(reply.send(self.figures(most))),
             AgreementsRequest::Status(id, reply) => drop(reply.send(self.status_of(&id, now.utc))),
             AgreementsRequest::Calendar(direction, from, to, reply) => {
                 drop(
@@ -141,24 +144,57 @@ impl Agent {
     }
 
     fn statuses(&mut self, now: Utc) -> Result<Vec<AgreementStatus>, Fault> {
-        let ids = self.with_agreements(|a| Ok(a.all().map(|a| a.id.to_string()).collect::<Vec<_>>()))?;
-        ids.iter().map(|id| self.status_of(id, now)).collect()
+        let agreements = self.agreements.as_ref().ok_or_else(words::off)?;
+        let tables = Direction::ALL.map(|direction| self.table(direction).map(ClassTable::all_enforced));
+        let enforced = |agreement: &Agreement| {
+            Direction::ALL.map(|direction| {
+                let table = tables[usize::from(direction == Direction::Download)].as_ref()?;
+                table.get(&agreement.id).copied()
+            })
+        };
+        Ok(agreements
+            .all()
+            .map(|agreement| self.status_as(agreements, agreement, enforced(agreement), now))
+            .collect())
+    }
+
+    fn figures(&self, most: usize) -> Result<Figures, Fault> {
+        let agreements = self.agreements.as_ref().ok_or_else(words::off)?;
+        let tables = Direction::ALL.into_iter().filter_map(|direction| self.table(direction));
+        Ok(agreements.figures(tables.flat_map(ClassTable::agreements), most))
+    }
+
+    /// The classes of a direction, if it is shared.
+    fn table(&self, direction: Direction) -> Option<&ClassTable> {
+        match direction {
+            Direction::Upload => Some(&self.classes),
+            Direction::Download => self.link.download.as_ref().map(|download| &download.classes),
+        }
     }
 
     fn status_of(&mut self, id: &str, now: Utc) -> Result<AgreementStatus, Fault> {
         let agreements = self.agreements.as_ref().ok_or_else(words::off)?;
         let agreement = agreements.one(id)?;
+        let enforced = Direction::ALL.map(|direction| self.table(direction)?.enforced(&agreement.id));
+        Ok(self.status_as(agreements, agreement, enforced, now))
+    }
+
+    /// The status of an agreement. `enforced` has its part of each direction, in the order of [`Direction::ALL`].
+    fn status_as(
+        &self,
+        agreements: &Agreements,
+        agreement: &Agreement,
+        enforced: [Option<Enforced<'_>>; 2],
+        now: Utc,
+    ) -> AgreementStatus {
         let directions = agreement.offer.terms.direction;
-        let table = |direction| match direction {
-            Direction::Upload => Some(&self.classes),
-            Direction::Download => self.link.download.as_ref().map(|download| &download.classes),
-        };
-        let agreed = |direction| table(direction)?.agreed(&agreement.id).cloned();
-        let agreed: Vec<Agreed> = directions.iter().filter_map(agreed).collect();
+        let enforced = |direction| enforced[usize::from(direction == Direction::Download)];
+        let agreed = directions.iter().filter_map(|direction| Some(enforced(direction)?.agreed.clone()));
+        let agreed: Vec<_> = agreed.collect();
         let unknown = "it is not known why";
         let class_in = |direction| -> Result<String, String> {
-            let Some(table) = table(direction) else { return Err(told(words::NOT_SHARED)) };
-            match (direction, table.class_of(&agreement.id)) {
+            let Some(table) = self.table(direction) else { return Err(told(words::NOT_SHARED)) };
+            match (direction, enforced(direction).and_then(|enforced| enforced.class)) {
                 (Direction::Upload, Some(key)) => {
                     self.problem(&table.entries()[key]).map_or(Ok(key.to_string()), Err)
                 }
@@ -175,6 +211,6 @@ impl Agent {
         let is_begun = !agreed.is_empty() || (is_observed && lacks_download);
         let classes: Result<Vec<String>, String> = directions.iter().map(class_in).collect();
         let class = is_begun.then(|| classes.map(|all| all.first().cloned().unwrap_or_default()));
-        Ok(agreements.status(agreement, class, &agreed, now))
+        agreements.status(agreement, class, &agreed, now)
     }
 }

@@ -147,6 +147,7 @@ impl Agent {
         let earlier = std::mem::take(&mut agreements.last_counts);
         let mut intervals = Vec::new();
         let mut count = |direction, table: &ClassTable, allocations: &Allocations| {
+            let enforced = table.all_enforced();
             for (key, entry) in table.entries() {
                 let (Some(id), Some(followed)) = (&entry.agreement, allocations.get(key)) else { continue };
                 let bytes = followed.before.bytes + followed.counters.bytes;
@@ -157,7 +158,7 @@ impl Agent {
                         id: id.clone(),
                         direction,
                         class: key.clone(),
-                        guarantee: table.agreed(id).map_or(BitRate::ZERO, |agreed| agreed.min),
+                        guarantee: enforced.get(id).map_or(BitRate::ZERO, |enforced| enforced.agreed.min),
                         demand: followed.estimator.demand(),
                         delivered: Bytes(bytes.saturating_sub(old.bytes)),
                         time: now.monotonic.since(old.at),

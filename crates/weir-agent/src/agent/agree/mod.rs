@@ -9,6 +9,7 @@ mod ask;
 #[cfg(test)]
 mod durable;
 mod enforce;
+mod figures;
 mod watch;
 mod words;
 
@@ -36,6 +37,7 @@ use crate::config::{self, Agreements as Rules, Config, Decide, RESERVED};
 
 pub use ask::AgreementsRequest;
 pub(super) use enforce::Interval as Delivery;
+pub use figures::{Figure, Figures};
 #[cfg(test)]
 pub(crate) use tests::{StoredAgreements, offer};
 pub(super) use words::promise as in_words;

@@ -29,6 +29,13 @@ pub(crate) struct Agreed {
     pub(crate) limited_until: Option<Utc>,
 }
 
+/// An agreement in force and its class, if it has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Enforced<'a> {
+    pub(crate) agreed: &'a Agreed,
+    pub(crate) class: Option<&'a ClassKey>,
+}
+
 impl Agreed {
     /// The minimum, or 0 while it is suspended.
     pub(crate) fn enforced_min(&self) -> BitRate {
@@ -65,9 +72,22 @@ impl ClassTable {
         &self.agreed
     }
 
-    /// The agreement in force with this id.
-    pub(crate) fn agreed(&self, id: &Name) -> Option<&Agreed> {
-        self.agreed.iter().find(|agreed| agreed.id == *id)
+    /// The agreement in force with this id, and its class.
+    pub(crate) fn enforced(&self, id: &Name) -> Option<Enforced<'_>> {
+        let agreed = self.agreed.iter().find(|agreed| agreed.id == *id)?;
+        Some(Enforced { agreed, class: self.class_of(id) })
+    }
+
+    /// All agreements in force, and their classes, by id.
+    pub(crate) fn all_enforced(&self) -> BTreeMap<&Name, Enforced<'_>> {
+        let all = self.agreed.iter().map(|agreed| (&agreed.id, Enforced { agreed, class: None }));
+        let mut all: BTreeMap<_, _> = all.collect();
+        for (key, entry) in &self.entries {
+            if let Some(enforced) = entry.agreement.as_ref().and_then(|id| all.get_mut(id)) {
+                enforced.class.get_or_insert(key);
+            }
+        }
+        all
     }
 
     /// The reason why an agreement in force is not enforced.

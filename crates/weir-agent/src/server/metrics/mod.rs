@@ -21,13 +21,16 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use prometheus_client::encoding::EncodeLabelSet;
-use weir_api::{AgreementStatus, Class, CongestionView, RuntimeImages, Status};
+use weir_api::{Class, CongestionView, RuntimeImages, Status};
 use weir_cc::{AdviceView, StatsView};
 use weir_image::{Mirror, now_utc, store::Usage};
 
 use super::{Failure, ask, congestion::asked};
 use crate::{
-    agent::{agree::AgreementsRequest, congestion::CongestionRequest},
+    agent::{
+        agree::{AgreementsRequest, Figures},
+        congestion::CongestionRequest,
+    },
     control::{ClassQueueTimes, Control, Request},
     images::Images,
 };
@@ -46,7 +49,7 @@ struct OfAgent {
     status: Status,
     classes: Vec<Class>,
     queue_times: Vec<ClassQueueTimes>,
-    agreements: Vec<AgreementStatus>,
+    agreements: Figures,
     congestion: (CongestionView, StatsView),
     advice: Vec<AdviceView>,
 }
@@ -70,9 +73,11 @@ pub(super) async fn metrics(
         classes: ask(&control, Request::Classes).await?,
         queue_times: ask(&control, Request::QueueTimes).await?,
         // A node without `[agreements]` has none.
-        agreements: ask(&control, |reply| Request::Agreements(AgreementsRequest::Statuses(reply)))
-            .await?
-            .unwrap_or_default(),
+        agreements: ask(&control, |reply| {
+            Request::Agreements(AgreementsRequest::Figures(agreements::MAX_AGREEMENTS, reply))
+        })
+        .await?
+        .unwrap_or_default(),
         congestion: (
             asked(&control, CongestionRequest::View).await?,
             asked(&control, CongestionRequest::Stats).await?,

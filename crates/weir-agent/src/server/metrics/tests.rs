@@ -15,7 +15,7 @@ use weir_image::{Mirror, Timing};
 use weir_units::BitRate;
 
 use super::*;
-use crate::agent::queue_time::QueueTimes;
+use crate::agent::{agree::Figure, queue_time::QueueTimes};
 
 /// The answers of an agent that has something of each kind.
 fn agent() -> OfAgent {
@@ -54,7 +54,10 @@ fn agent() -> OfAgent {
         },
         queue_times: vec![queue_times(&classes[1])],
         classes,
-        agreements,
+        agreements: Figures {
+            in_force: agreements.len(),
+            shown: agreements.iter().filter_map(Figure::of).collect(),
+        },
         congestion: (fake::congestion_view(), stats.view()),
         advice,
     }
