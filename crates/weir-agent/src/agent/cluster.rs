@@ -17,7 +17,9 @@ use super::{
 };
 use crate::{
     config::{Config, Kubernetes},
-    kubernetes::{Endpoint, Published, Reason, Remark, Remarks, Resources, Source, environment, place},
+    kubernetes::{
+        Endpoint, Published, Reason, Remark, Remarks, Resources, Source, environment, place::Places,
+    },
 };
 
 /// How long the agent waits for the first list before it starts without one.
@@ -44,6 +46,7 @@ struct Joined {
     not_before: tokio::time::Instant,
     /// The running pods that have no class, by uid, and why.
     unplaced: BTreeMap<String, String>,
+    places: Places,
     egress: Published,
     ingress: Published,
     remarks: Remarks,
@@ -65,6 +68,7 @@ impl Cluster {
             source,
             not_before: tokio::time::Instant::now(),
             unplaced: BTreeMap::new(),
+            places: Places::default(),
             egress: Published::default(),
             ingress: Published::default(),
             remarks: Remarks::default(),
@@ -122,7 +126,7 @@ impl Cluster {
         let own = NsId::own().unwrap_or(NsId { dev: 0, ino: 0 });
         let is_new = |pod: &&crate::kubernetes::Pod| !reported.contains(&(&pod.namespace, &pod.name));
         for pod in followed.pods.all().filter(is_new) {
-            match place::find(mount.as_ref(), own, pod) {
+            match joined.places.find(mount.as_ref(), own, pod) {
                 Ok(location) => {
                     let found = wishes.found(pod, location, shares_download);
                     // A namespace is one class's.
@@ -134,6 +138,8 @@ impl Cluster {
                 Err(_) => {}
             }
         }
+        let uids: BTreeSet<&str> = followed.pods.all().map(|pod| pod.uid.as_str()).collect();
+        joined.places.retain(|uid| uids.contains(uid));
         all
     }
 

@@ -2,7 +2,7 @@
 //! namespace of a process in there.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     fs,
     path::{Path, PathBuf},
 };
@@ -33,38 +33,88 @@ pub(crate) fn paths(uid: &str) -> Vec<PathBuf> {
     paths.into_iter().map(PathBuf::from).collect()
 }
 
-/// Finds where the packets of a pod can be caught.
-pub(crate) fn find(mount: Result<&Cgroup2, &CgroupError>, own: NsId, pod: &Pod) -> Result<Location, String> {
-    let mount = mount.map_err(ToString::to_string)?;
-    let cgroup = paths(&pod.uid).into_iter().find(|path| mount.directory(path).is_dir());
-    let Some(cgroup) = cgroup else {
-        return Err(format!(
-            "`weir cni` did not report it, and no cgroup of it is below {}",
-            mount.mount().display()
-        ));
-    };
-    let directory = mount.directory(&cgroup);
-    if pod.host_network {
-        return Ok(Location::HostNetwork { cgroup, pid: 0 });
-    }
-    let netns = |pid: u32| NetnsRef::at(Path::new(&format!("/proc/{pid}/ns/net"))).ok();
-    namespace_of(&processes(&directory), own, started, netns).map(Location::Netns)
+/// The processes by which pods were placed. A pod's oldest process tells its place, and no later process is older.
+#[derive(Default)]
+pub(crate) struct Places {
+    /// By the pods' uids.
+    known: BTreeMap<String, Place>,
 }
 
-/// The network namespace of a pod's oldest process that is not in the node's own. A runtime's monitor (conmon) is in
+/// A process in a pod's network namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    pid: u32,
+    /// Its start, which tells it from a later process with its number.
+    started: u64,
+    netns: NetnsRef,
+}
+
+impl Places {
+    /// Finds where the packets of a pod can be caught.
+    pub(crate) fn find(
+        &mut self,
+        mount: Result<&Cgroup2, &CgroupError>,
+        own: NsId,
+        pod: &Pod,
+    ) -> Result<Location, String> {
+        let mount = mount.map_err(ToString::to_string)?;
+        let cgroup = paths(&pod.uid).into_iter().find(|path| mount.directory(path).is_dir());
+        let Some(cgroup) = cgroup else {
+            return Err(format!(
+                "`weir cni` did not report it, and no cgroup of it is below {}",
+                mount.mount().display()
+            ));
+        };
+        if pod.host_network {
+            return Ok(Location::HostNetwork { cgroup, pid: 0 });
+        }
+        let netns = |pid: u32| NetnsRef::at(Path::new(&format!("/proc/{pid}/ns/net"))).ok();
+        let pids = || processes(&mount.directory(&cgroup));
+        self.namespace_of(&pod.uid, pids, own, started, netns).map(Location::Netns)
+    }
+
+    /// The network namespace of a pod. Its processes are looked at only if the known one has ended or has left the
+    /// namespace.
+    fn namespace_of(
+        &mut self,
+        uid: &str,
+        pids: impl Fn() -> Vec<u32>,
+        own: NsId,
+        started: impl Fn(u32) -> Option<u64>,
+        netns: impl Fn(u32) -> Option<NetnsRef>,
+    ) -> Result<NetnsRef, String> {
+        let is_there = |place: &&Place| {
+            started(place.pid) == Some(place.started) && netns(place.pid).as_ref() == Some(&place.netns)
+        };
+        if let Some(place) = self.known.get(uid).filter(is_there) {
+            return Ok(place.netns.clone());
+        }
+        self.known.remove(uid);
+        let place = oldest(&pids(), own, started, netns)?;
+        Ok(self.known.entry(uid.to_owned()).or_insert(place).netns.clone())
+    }
+
+    /// Forgets the pods for which `is_known` returns false.
+    pub(crate) fn retain(&mut self, is_known: impl Fn(&str) -> bool) {
+        self.known.retain(|uid, _| is_known(uid));
+    }
+}
+
+/// A pod's oldest process that is not in the node's own. A runtime's monitor (conmon) is in
 /// the node's, and a container can begin a process in a namespace that it made. The pod's own namespace is older.
-fn namespace_of(
+fn oldest(
     pids: &[u32],
     own: NsId,
     started: impl Fn(u32) -> Option<u64>,
     netns: impl Fn(u32) -> Option<NetnsRef>,
-) -> Result<NetnsRef, String> {
+) -> Result<Place, String> {
     let mut by_age: Vec<(u64, u32)> = pids.iter().filter_map(|pid| Some((started(*pid)?, *pid))).collect();
     by_age.sort_unstable();
     let mut is_any_own = false;
-    for found in by_age.into_iter().filter_map(|(_, pid)| netns(pid)) {
-        if found.id != own {
-            return Ok(found);
+    for (started, pid) in by_age {
+        let Some(netns) = netns(pid) else { continue };
+        if netns.id != own {
+            return Ok(Place { pid, started, netns });
         }
         is_any_own = true;
     }
@@ -107,6 +157,8 @@ fn processes(directory: &Path) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+
     use super::*;
 
     #[test]
@@ -176,7 +228,43 @@ mod tests {
         let find = |pid: u32| *processes.iter().find(|process| process.0 == pid).unwrap();
         let pids: Vec<u32> = processes.iter().map(|process| process.0).collect();
         let open = |pid| Some(find(pid).2).filter(|ino| *ino != 0).map(netns);
-        namespace_of(&pids, OWN, |pid| Some(find(pid).1), open).map(|found| found.id.ino)
+        oldest(&pids, OWN, |pid| Some(find(pid).1), open).map(|found| found.netns.id.ino)
+    }
+
+    #[test]
+    fn pod_is_searched_again_only_after_its_process_ended_or_moved() {
+        // Processes as (pid, start, namespace).
+        let processes = RefCell::new(vec![(40, 100, 7), (41, 200, 7), (42, 300, 7)]);
+        let (searches, looks) = (Cell::new(0), Cell::new(0));
+        let mut places = Places::default();
+        let mut find = || {
+            searches.set(0);
+            looks.set(0);
+            let pids = || {
+                searches.set(searches.get() + 1);
+                processes.borrow().iter().map(|process| process.0).collect()
+            };
+            let of = |pid| processes.borrow().iter().find(|process| process.0 == pid).copied();
+            let started = |pid| {
+                looks.set(looks.get() + 1);
+                Some(of(pid)?.1)
+            };
+            let found = places.namespace_of("u-1", pids, OWN, started, |pid| Some(netns(of(pid)?.2)));
+            (found.map(|netns| netns.id.ino).ok(), searches.get(), looks.get())
+        };
+        assert_eq!(find(), (Some(7), 1, 3));
+        assert_eq!(find(), (Some(7), 0, 1));
+        // Another process has its number.
+        processes.borrow_mut()[0] = (40, 900, 8);
+        assert_eq!(find(), (Some(7), 1, 4));
+        assert_eq!(find(), (Some(7), 0, 1));
+        // The pod has another sandbox.
+        *processes.borrow_mut() = vec![(50, 1_000, 9)];
+        assert_eq!(find().0, Some(9));
+        processes.borrow_mut()[0].2 = 10;
+        assert_eq!(find(), (Some(10), 1, 2));
+        processes.borrow_mut().clear();
+        assert_eq!(find().0, None);
     }
 
     #[test]
