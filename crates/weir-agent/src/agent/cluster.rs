@@ -243,3 +243,57 @@ impl Agent {
         remarks
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_api::ClassKind;
+
+    use super::*;
+    use crate::agent::{
+        by_hand::SetLayers,
+        class_table::ClassTable,
+        store::{Ledger, Minors, Promise},
+    };
+    use crate::config::Layer;
+
+    /// The kept pods and namespaces tell the wishes. The earlier promise has its age.
+    #[tokio::test]
+    async fn minimum_of_a_namespace_is_kept_by_an_agent_that_gets_no_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = r#"{"server":"http://127.0.0.1:1","node":"edge-1","pods":[],"namespaces":[
+            {"name":"shop","annotations":{"kept":{"weir.dev/min":"20mbit"},"left_out":0}}]}"#;
+        std::fs::write(dir.path().join("kubernetes.json"), kept).unwrap();
+        let text = format!(
+            "[agent]\nstate = {:?}\n[link]\ndevice = \"eth0\"\ncapacity = \"100mbit\"\n\
+             [kubernetes]\nnode = \"edge-1\"\nserver = \"http://127.0.0.1:1\"\nnamespace_groups = true\n",
+            dir.path()
+        );
+        let config = crate::config::parse(&text, std::path::Path::new("t.toml")).unwrap();
+        let cluster = Cluster::open(&config).unwrap();
+        let key = ClassKey::group("shop");
+        let ledger = Ledger::from([(key.clone(), Promise::new(3, BitRate::mbit(20)))]);
+        let (set, minors) = (SetLayers::new(), Minors::new());
+        let mut table = ClassTable::new(config.clone(), set, minors, ledger.clone(), BitRate::ZERO);
+        assert_eq!(table.ledger(), &ledger);
+        table.set_group_wishes(cluster.group_wishes(&config));
+        // A group lives as long as it has a member.
+        let pod = DiscoveredClass {
+            source: ClassSource::Cni,
+            name: "shop/web".to_owned(),
+            kind: ClassKind::Container,
+            group: Some("shop".to_owned()),
+            label: Layer::default(),
+            down_label: Layer::default(),
+            cut: Vec::new(),
+            asked_by: BTreeMap::new(),
+            unmet: None,
+            ports: Vec::new(),
+            cgroups: Vec::new(),
+            selectors: Vec::new(),
+            problem: None,
+        };
+        table.update(vec![pod], cluster.is_complete());
+        assert_eq!(table.ledger(), &ledger);
+        assert_eq!(table.entries()[&key].effective.policy.min(), Some(BitRate::mbit(20)));
+    }
+}
