@@ -432,3 +432,19 @@ fn offers_without_admin_are_for_one_container_or_by_a_template() {
     assert!(!is_permitted(&other_packets));
     assert!(bound.permits_offer(&Owner::Any, &offer("web", 20)).is_ok());
 }
+
+#[test]
+fn figures_count_all_agreements_in_force_and_show_violated_ones_first() {
+    let StoredAgreements { mut agreements, store, _dir } = StoredAgreements::new();
+    let ids = ["a", "b", "c"].map(|service| {
+        agreements.offer(&client(), None, offer(service, 5), &store, moment(0)).unwrap().agreement.id
+    });
+    agreements.ledger.set_guarantee(&ids[2], weir_agree::GuaranteeState::Violated).unwrap();
+    let up = agreements.in_force(Direction::Upload, moment(1).utc);
+    let suspended = |one: &Agreed| Agreed { suspended: Some(BitRate::ZERO), ..one.clone() };
+    let down: Vec<Agreed> = up.iter().filter(|one| one.id == ids[2]).map(suspended).collect();
+    let figures = agreements.figures(up.iter().chain(&down), 2);
+    let shown: Vec<_> = figures.shown.iter().map(|one| (&one.id, one.min, one.is_met)).collect();
+    assert_eq!(figures.in_force, 3);
+    assert_eq!(shown, [(&ids[2], BitRate::ZERO, false), (&ids[0], BitRate::mbit(5), true)]);
+}
