@@ -399,18 +399,41 @@ pub enum ConfigError {
 }
 
 /// Reads the file's text.
+/// The largest configuration that is read, bytes.
+const LARGEST: u64 = 16 << 20;
+
 fn read(path: &Path) -> Result<String, ConfigError> {
+    use std::io::Read as _;
+    let mut text = String::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text));
+    match read {
+        Ok(_) if text.len() as u64 <= LARGEST => Ok(text),
+        Ok(_) => Err(unread(path, std::io::Error::other(format!("it has more than {LARGEST} bytes")))),
+        Err(source) => Err(unread(path, source)),
+    }
+}
+
+fn unread(path: &Path, source: std::io::Error) -> ConfigError {
     let path = path.to_owned();
-    std::fs::read_to_string(&path).map_err(|source| match source.kind() {
+    match source.kind() {
         std::io::ErrorKind::NotFound => ConfigError::Missing { path },
         _ => ConfigError::Read { path, source },
-    })
+    }
 }
 
 /// Reads and checks a configuration file.
 pub(crate) fn load(path: &Path) -> Result<Config, ConfigError> {
     let text = read(path)?;
     parse(&text, path)
+}
+
+/// Reads the file of a running agent, whose loop waits for it. A pipe without a writer would hold the loop.
+pub(crate) fn load_again(path: &Path) -> Result<Config, ConfigError> {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_file() => load(path),
+        Ok(_) => Err(unread(path, std::io::Error::other("it is not a regular file"))),
+        Err(source) => Err(unread(path, source)),
+    }
 }
 
 /// Reads only `[images]` and `[access]`, for a cache without an agent. The rest of the file is not

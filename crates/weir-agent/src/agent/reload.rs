@@ -112,7 +112,7 @@ impl Agent {
     /// Reads the configuration again. A fault is reported, and the old configuration stays.
     pub(super) fn reload(&mut self) {
         let path = self.config_file.read_again();
-        let result = config::load(&path).map_err(|e| chain(&e)).and_then(|file| {
+        let result = config::load_again(&path).map_err(|e| chain(&e)).and_then(|file| {
             // The shared link stays until the discovery below.
             let file = file.sharing(&self.classes.config().link.device).unwrap_or(file);
             let Accepted { rights, congestion } = self.accept(&path, &file)?;

@@ -7,7 +7,7 @@ use weir_share::{Admission, AdmitError, Claimant, Policy};
 use weir_units::{BitRate, Bytes};
 
 use super::{
-    ClassConfig, Config, Layer, Link, OTHER, RESERVED, Selector, agreements, api, capacity,
+    Agent, ClassConfig, Config, Layer, Link, OTHER, RESERVED, Selector, agreements, api, capacity,
     fault::{Fault, fault},
     framing, kubernetes, labels, links,
 };
@@ -25,6 +25,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     if !(2..=1_000).contains(&files) {
         return Err(fault("[agent] audit_files", format!("{files} is not between 2 and 1000")));
     }
+    check_paths(&config.agent)?;
     for (what, layer) in
         [("[defaults]", config.defaults), ("[host]", config.host), ("[default]", config.default)]
     {
@@ -161,6 +162,24 @@ fn check_link(link: &Link) -> Result<(), Fault> {
     }
     if !(1..=10_000).contains(&link.delay_ms) {
         return Err(fault("[link] delay_ms", format!("{} is not between 1 and 10000", link.delay_ms)));
+    }
+    Ok(())
+}
+
+/// The most bytes of a unix socket's path. The kernel's buffer has a zero behind them.
+const MAX_SOCKET_PATH: usize = 107;
+
+fn check_paths(agent: &Agent) -> Result<(), Fault> {
+    for (what, path) in [("[agent] socket", &agent.socket), ("[agent] state", &agent.state)] {
+        if path.as_os_str().is_empty() {
+            return Err(fault(what, "the path is empty: name one, or leave the key out"));
+        }
+    }
+    let length = agent.socket.as_os_str().len();
+    if length > MAX_SOCKET_PATH {
+        let detail =
+            format!("the path has {length} bytes, and that of a socket has at most {MAX_SOCKET_PATH}");
+        return Err(fault("[agent] socket", detail));
     }
     Ok(())
 }

@@ -382,3 +382,27 @@ fn a_unit_or_a_slice_names_processes_once() {
         assert!(error.contains(want), "{bad}\n---\n{error}");
     }
 }
+
+#[test]
+fn paths_that_no_socket_and_no_state_can_have_are_refused() {
+    let with = |line: &str| parse(&format!("{LINK}[agent]\n{line}\n")).map(drop);
+    let refused = |line: &str| with(line).unwrap_err();
+    assert!(refused("socket = \"\"").contains("[agent] socket: the path is empty"));
+    assert!(refused("state = \"\"").contains("[agent] state: the path is empty"));
+    let long = refused(&format!("socket = \"/{}\"", "x".repeat(107)));
+    assert!(long.contains("has 108 bytes, and that of a socket has at most 107"), "{long}");
+    assert_eq!(with(&format!("socket = \"/{}\"", "x".repeat(106))), Ok(()));
+}
+
+#[test]
+fn running_agent_reads_no_pipe_and_no_file_without_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("weir.toml");
+    let said = |path: &Path| weir_units::chain(&load_again(path).map(drop).unwrap_err());
+    assert!(said(&path).contains("there is no such file"));
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(said(&path).ends_with("it is not a regular file"), "{}", said(&path));
+    std::fs::remove_file(&path).unwrap();
+    std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+    assert!(said(&path).ends_with("it has more than 16777216 bytes"), "{}", said(&path));
+}
