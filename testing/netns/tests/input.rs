@@ -11,11 +11,9 @@ use std::{
 };
 
 use nix::{sys::signal::Signal, unistd::chown};
+use weir_datapath::engine::MAX_LINKS;
 use weir_netlab::topology::{Netns, Spec};
-use weir_netns_tests::{
-    Config, Need, Node, Ran, binary, can_run, containers,
-    kernel::{self, SCHEDULER},
-};
+use weir_netns_tests::{Config, Need, Node, Ran, binary, can_run, containers, kernel};
 use weir_units::BitRate;
 
 /// Two containers without traffic: C1 with a minimum from the configuration, C2 with both
@@ -468,16 +466,19 @@ fn an_agent_that_cannot_work_here_says_why_and_leaves_nothing() {
         unchanged("an agent without the right to BPF");
     }
 
+    let all = |verb: &str, kind: &str| {
+        (0..MAX_LINKS).map(|n| format!("link {verb} weir{n} {kind}\n")).collect::<String>()
+    };
     for kind in ["bridge", "ifb"] {
-        netns.ip(&format!("link add {SCHEDULER} type {kind}\n")).expect("can make it");
+        netns.ip(&all("add", &format!("type {kind}"))).expect("can make them");
         let taken = kernel::traces(netns);
         let ran = start_in_vain(netns, here, &config, &[]);
         let words = ["cannot create device weir0: one of this name exists and is not weir's"];
-        refused(&ran, &format!("a {kind} of somebody's called {SCHEDULER}"), 1, &words);
+        refused(&ran, &format!("a {kind} of somebody's for each of weir's names"), 1, &words);
         assert_eq!(kernel::traces(netns), taken);
-        netns.ip(&format!("link del {SCHEDULER}\n")).expect("can remove it");
+        netns.ip(&all("del", "")).expect("can remove them");
     }
-    unchanged("the name is taken");
+    unchanged("the names are taken");
 }
 
 #[test]

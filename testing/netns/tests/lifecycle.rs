@@ -214,6 +214,32 @@ fn an_agent_that_is_ended_leaves_the_node_as_it_found_it() {
 }
 
 #[test]
+fn foreign_device_of_weirs_name_is_left_alone_and_another_name_is_taken() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+    node.sh(&["ip", "link", "add", "weir0", "type", "ifb"]);
+    node.sh(&["ip", "link", "add", "weir1d", "type", "bridge"]);
+    let index = |node: &Node, device: &str| kernel::index_of(node.topology.node(), device);
+    let foreign = ["weir0", "weir1d"].map(|device| index(&node, device));
+    let config = node.config().link("download = \"50mbit\"");
+    node.start(&config);
+    let own = ["weir2", "weir2d"].map(|device| index(&node, device));
+    assert!(own.iter().all(Option::is_some), "{own:?}");
+    let doctor = node.client().doctor().expect("the agent answers");
+    let scheduler = doctor.checks.iter().find(|check| check.name == "scheduler").expect("it is checked");
+    assert_eq!(scheduler.found, "htb on weir2");
+    // The next agent takes over the same devices.
+    node.agent().kill();
+    node.restart();
+    assert_eq!(["weir2", "weir2d"].map(|device| index(&node, device)), own);
+    assert!(node.agent().stop(), "it puts everything back");
+    assert_eq!(["weir0", "weir1d"].map(|device| index(&node, device)), foreign);
+    assert_eq!(["weir2", "weir2d"].map(|device| index(&node, device)), [None, None]);
+}
+
+#[test]
 fn an_ingress_qdisc_on_the_uplink_is_not_taken_for_a_place_at_egress() {
     if !can_run(&Need::TRAFFIC) {
         return;

@@ -1,7 +1,10 @@
 //! Several links that are shared at a time. The one that the default route takes is the main one: agreements,
 //! stored promises and answers without a link's name are about it.
 
-use std::{collections::BTreeMap, mem::swap};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem::swap,
+};
 
 use weir_api::{EventKind, OnLink};
 use weir_datapath::engine::{self, EngineError, EngineKind};
@@ -36,10 +39,12 @@ fn taken<'a>(
 
 /// The numbers of links, by their devices. A device keeps the number that it has in `known`, and with it its
 /// scheduler. A new device takes the number of no device in `known` while there is another. Filters at a device
-/// that is shared no longer may still send packets to the scheduler of its number.
+/// that is shared no longer may still send packets to the scheduler of its number. No new device has a number in
+/// `taken` while there is another: another program has a device of weir's name.
 pub(super) fn numbers<'a>(
     devices: impl Iterator<Item = &'a str>,
     known: &BTreeMap<String, u32>,
+    taken: &BTreeSet<u32>,
 ) -> BTreeMap<String, u32> {
     let (mut numbers, mut new) = (BTreeMap::new(), Vec::new());
     for device in devices {
@@ -49,8 +54,8 @@ pub(super) fn numbers<'a>(
         }
     }
     for device in new {
-        let is_free = |number: &u32| !numbers.values().any(|taken| taken == number);
-        let was_free = |number: &u32| is_free(number) && !known.values().any(|taken| taken == number);
+        let is_free = |number: &u32| !numbers.values().any(|of| of == number) && !taken.contains(number);
+        let was_free = |number: &u32| is_free(number) && !known.values().any(|of| of == number);
         let all = 0..engine::MAX_LINKS;
         let free = all.clone().find(was_free).or_else(|| all.clone().find(is_free)).unwrap_or(0);
         numbers.insert(device.to_owned(), free);
@@ -182,7 +187,9 @@ impl Agent {
             faults
                 .extend(undone.err().map(|e| format!("cannot leave link {}: {}", other.device(), chain(&e))));
         }
-        let numbers = numbers(config.link.all().map(|link| link.device.as_str()), known);
+        // Without an answer a name that is taken is a fault of its link.
+        let taken = engine::numbers_taken(&mut self.datapath.netlink).unwrap_or_default();
+        let numbers = numbers(config.link.all().map(|link| link.device.as_str()), known, &taken);
         self.unshared.clear();
         for link in &config.link.others {
             let Some(of_link) = config.sharing(&link.device) else { continue };
@@ -390,7 +397,7 @@ mod tests {
     fn device_keeps_its_number_whatever_the_order_of_the_tables() {
         let known = BTreeMap::from([("eth0".to_owned(), 0), ("wwan0".to_owned(), 1)]);
         let told = |devices: &[&str]| -> Vec<(String, u32)> {
-            numbers(devices.iter().copied(), &known).into_iter().collect()
+            numbers(devices.iter().copied(), &known, &BTreeSet::new()).into_iter().collect()
         };
         let of = |all: &[(&str, u32)]| -> Vec<(String, u32)> {
             all.iter().map(|(device, number)| ((*device).to_owned(), *number)).collect()
@@ -401,6 +408,12 @@ mod tests {
             told(&["wwan1", "eth0", "wwan2", "wwan3"]),
             of(&[("eth0", 0), ("wwan1", 2), ("wwan2", 3), ("wwan3", 1)])
         );
-        assert_eq!(numbers(["eth0"].into_iter(), &BTreeMap::new()), BTreeMap::from([("eth0".to_owned(), 0)]));
+        let first = |taken: &[u32]| {
+            let taken = taken.iter().copied().collect();
+            numbers(["eth0"].into_iter(), &BTreeMap::new(), &taken)["eth0"]
+        };
+        assert_eq!((first(&[]), first(&[0, 2]), first(&[0, 1, 2])), (0, 1, 3));
+        // No name is left, and the fault says so of the first one.
+        assert_eq!(first(&[0, 1, 2, 3]), 0);
     }
 }

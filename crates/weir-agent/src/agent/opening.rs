@@ -67,7 +67,8 @@ impl Agent {
         let opened = Datapath::open(&config, kind, &marks, store.created()?).and_then(|mut datapath| {
             let left = engine::numbers_left(&mut datapath.netlink)?;
             let devices = config.link.all().map(|link| link.device.as_str());
-            let number = links::numbers(devices, &left)[&config.link.device];
+            let taken = engine::numbers_taken(&mut datapath.netlink)?;
+            let number = links::numbers(devices, &left, &taken)[&config.link.device];
             let scheduler = Scheduler::open(&config, number, kind, &mut datapath.attachments)?;
             Ok((datapath, scheduler, left))
         });

@@ -147,6 +147,23 @@ pub fn numbers_left(netlink: &mut Netlink) -> Result<BTreeMap<String, u32>, Engi
     Ok(netlink.links()?.iter().filter_map(left).collect())
 }
 
+/// The numbers of links that cannot be shared, because another program has a device of weir's name.
+///
+/// # Errors
+/// [`EngineError`]: the kernel does not list its interfaces.
+pub fn numbers_taken(netlink: &mut Netlink) -> Result<BTreeSet<u32>, EngineError> {
+    Ok(taken(&netlink.links()?))
+}
+
+fn taken(links: &[Link]) -> BTreeSet<u32> {
+    let is_foreign = |name: &str| links.iter().any(|link| link.name == name && !is_weirs(link));
+    let is_taken = |number: &u32| {
+        let uplink = Uplink { number: *number, device: "" };
+        is_foreign(&uplink.upload_device()) || is_foreign(&uplink.download_device())
+    };
+    (0..MAX_LINKS).filter(is_taken).collect()
+}
+
 /// Removes the devices of an earlier agent but the wanted ones, by their names. Nothing sends to them any more:
 /// their filters have gone ([`Attachments::sweep`](super::Attachments::sweep)).
 ///
@@ -192,5 +209,30 @@ fn find_or_make(
             Ok((netlink.add_ifb(name, alias, SCHEDULER_MAC, wanted)?, wanted, true))
         }
         Err(e) => Err(e.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_of_a_foreign_device_is_taken_and_that_of_weirs_is_not() {
+        let link = |name: &str, kind: &str, alias: Option<&str>, mac: [u8; 6]| Link {
+            name: name.to_owned(),
+            kind: Some(kind.to_owned()),
+            alias: alias.map(str::to_owned),
+            mac: mac.to_vec(),
+            ..Link::default()
+        };
+        let links = [
+            link("weir0", "ifb", None, *b"\x02other"),
+            link("weir1", "ifb", Some("weir scheduler of eth1"), SCHEDULER_MAC),
+            link("weir2d", "bridge", Some("weir scheduler of eth2"), SCHEDULER_MAC),
+            // It has no alias yet.
+            link("weir3", "ifb", None, SCHEDULER_MAC),
+            link("eth0", "veth", None, [2; 6]),
+        ];
+        assert_eq!(taken(&links), BTreeSet::from([0, 2]));
     }
 }

@@ -35,7 +35,7 @@ pub use credit::Credit;
 pub use download::Download;
 pub use edt::Edt;
 pub use htb::Htb;
-pub use ifb::{MAX_LINKS, SCHEDULER_MAC, Uplink, is_scheduler, numbers_left, retire_devices};
+pub use ifb::{MAX_LINKS, SCHEDULER_MAC, Uplink, is_scheduler, numbers_left, numbers_taken, retire_devices};
 pub use kind::{Choice, EngineKind, Form, NoneWorks, Refused};
 pub use plan::Plan;
 pub use signals::{LinkSignals, SignalCounts};
