@@ -11,7 +11,8 @@ use std::{
 };
 
 use nix::{sys::signal::Signal, unistd::chown};
-use weir_datapath::engine::MAX_LINKS;
+use weir_datapath::{engine::MAX_LINKS, pacing::Root};
+use weir_discovery::NetnsRef;
 use weir_netlab::topology::{Netns, Spec};
 use weir_netns_tests::{Config, Need, Node, Ran, binary, can_run, containers, kernel};
 use weir_units::BitRate;
@@ -469,13 +470,18 @@ fn an_agent_that_cannot_work_here_says_why_and_leaves_nothing() {
     let all = |verb: &str, kind: &str| {
         (0..MAX_LINKS).map(|n| format!("link {verb} weir{n} {kind}\n")).collect::<String>()
     };
+    let owner = NetnsRef::at(&netns.path()).expect("the namespace is there").id;
+    let is_paced = || Root::find(owner).is_ok_and(|root| root.earlier().is_some());
     for kind in ["bridge", "ifb"] {
         netns.ip(&all("add", &format!("type {kind}"))).expect("can make them");
         let taken = kernel::traces(netns);
-        let ran = start_in_vain(netns, here, &config, &[]);
-        let words = ["cannot create device weir0: one of this name exists and is not weir's"];
-        refused(&ran, &format!("a {kind} of somebody's for each of weir's names"), 1, &words);
-        assert_eq!(kernel::traces(netns), taken);
+        for config in [config.clone(), config.clone().link("pacing = true")] {
+            let ran = start_in_vain(netns, here, &config, &[]);
+            let words = ["cannot create device weir0: one of this name exists and is not weir's"];
+            refused(&ran, &format!("a {kind} of somebody's for each of weir's names"), 1, &words);
+            assert_eq!(kernel::traces(netns), taken);
+            assert!(!is_paced(), "a start that failed paces sockets");
+        }
         netns.ip(&all("del", "")).expect("can remove them");
     }
     unchanged("the names are taken");

@@ -54,6 +54,8 @@ pub(crate) struct Datapath {
     /// Foreign changes undone since the start.
     pub(super) repairs: u64,
     pub(super) reconciled_at: std::time::Instant,
+    /// The sockets were paced before the start, by an earlier agent.
+    was_paced: bool,
 }
 
 pub(crate) fn handle(minor: u16) -> u32 {
@@ -215,7 +217,16 @@ impl Datapath {
             unswept: None,
             repairs: 0,
             reconciled_at: std::time::Instant::now(),
+            was_paced: earlier.is_some(),
         })
+    }
+
+    /// Ends the pacing that a failed start began. An earlier agent's goes on.
+    pub(super) fn undo_pacing(&mut self) {
+        let pacing = self.pacing.take().filter(|_| !self.was_paced);
+        if let Some(Err(e)) = pacing.map(|mut pacing| pacing.remove()) {
+            tracing::warn!("sockets may still be paced: {}", chain(&e));
+        }
     }
 
     /// The reason if no class is enforced because of the programs.

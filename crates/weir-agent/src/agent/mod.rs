@@ -102,7 +102,7 @@ use self::{
 };
 use crate::{
     config::{self, AtEnd, Config},
-    images::{Images, OnFault},
+    images::Images,
     server::{self, Access, Socket},
 };
 
@@ -186,23 +186,7 @@ async fn serve(file: ConfigFile, config: Config, until: Until) -> anyhow::Result
     let rights = config.access.rights().map_err(|why| check::unusable(&file.path, why))?;
     let socket = Socket::bind(&config.agent.socket, &rights)?;
     let access = Access::new(rights);
-    let mut agent = Agent::open(file, config, access.clone())?;
-    let (control, mut requests) = mpsc::channel(64);
-    let images = match agent.classes.config().images.clone() {
-        Some(settings) if settings.is_agents() => {
-            let docker = agent.classes.config().discover.docker.clone();
-            Images::start(settings, docker, OnFault::TryAgain)?
-        }
-        _ => Images::off(),
-    };
-    images.hold_runtime(runtimes::images_wanted(agent.classes.config()))?;
-    let mut events = images.events();
-    agent.images = images.clone();
-    let stream = server::Stream::new(control.clone());
-    let port = agent.api.port.clone().serve(control.clone(), images.clone(), stream.clone());
-    let port = tokio::spawn(port);
-    let api = tokio::spawn(server::serve(socket.listener()?, control, images.clone(), stream, access));
-
+    let listener = socket.listener()?;
     // SAFETY: `Events` owns its socket and always answers with the same descriptor. It is not taken
     // out of the `AsyncFd`.
     let links = unsafe { AsyncFd::register(Events::of_links()?) }?;
@@ -212,6 +196,16 @@ async fn serve(file: ConfigFile, config: Config, until: Until) -> anyhow::Result
     let mut int = signal(SignalKind::interrupt())?;
     let mut hup = signal(SignalKind::hangup())?;
     let mut hand_over = signal(SignalKind::user_defined2())?;
+    // Nothing fails from here to the end, so that no start leaves a part of what it made.
+    let mut agent = Agent::open(file, config, access.clone())?;
+    let (control, mut requests) = mpsc::channel(64);
+    let images = agent.images.clone();
+    let mut events = images.events();
+    let stream = server::Stream::new(control.clone());
+    let port = agent.api.port.clone().serve(control.clone(), images.clone(), stream.clone());
+    let port = tokio::spawn(port);
+    let api = tokio::spawn(server::serve(listener, control, images.clone(), stream, access));
+
     agent.event(EventKind::Started, None, agent.classes.config().link.in_words());
     agent.sources.first_list().await;
     agent.turn();

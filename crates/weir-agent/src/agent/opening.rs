@@ -1,4 +1,4 @@
-//! The start of the agent.
+//! The start of the agent. A start that fails leaves the kernel as it was found.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,7 +8,7 @@ use weir_api::EventKind;
 use weir_datapath::engine;
 use weir_netlink::Netlink;
 use weir_share::Allocator;
-use weir_units::{BitRate, Instant};
+use weir_units::{BitRate, Instant, chain};
 
 use super::{
     Agent, advice,
@@ -28,7 +28,7 @@ use super::{
     events::EventLog,
     links,
     promises::Promises,
-    runtimes::Runtimes,
+    runtimes::{self, Runtimes},
     scheduler::Scheduler,
     sources::Sources,
     store::Store,
@@ -36,7 +36,22 @@ use super::{
     uplink::Uplink,
     work::Work,
 };
-use crate::{config::Config, images::Images, server::Access};
+use crate::{
+    config::Config,
+    images::{Images, OnFault},
+    server::Access,
+};
+
+/// The advice for an agent that may not set up a scheduler.
+const RIGHTS: &str =
+    "the agent needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN; `weir doctor` tells what is missing";
+
+/// The schedulers of the main link, and the numbers of the links whose devices an earlier agent left.
+struct Main {
+    scheduler: Scheduler,
+    download: Option<Download>,
+    numbers_left: BTreeMap<String, u32>,
+}
 
 impl Agent {
     pub(super) fn open(config_file: ConfigFile, config: Config, access: Access) -> anyhow::Result<Agent> {
@@ -60,48 +75,40 @@ impl Agent {
         let framed: Vec<_> = framed.filter_map(|link| netlink.link(&link.device).ok()).collect();
         let frames = |kind: engine::EngineKind| framed.iter().all(|link| kind.frames_on(link).is_ok());
         let fits = |kind| config.link.fits(kind) && frames(kind);
-        let (kind, refused) = config.link.engine.choose(left.as_deref(), fits).context(
-            "cannot set up a scheduler (the agent needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN; `weir doctor` tells what is missing)",
-        )?;
+        let (kind, refused) = config
+            .link
+            .engine
+            .choose(left.as_deref(), fits)
+            .with_context(|| format!("cannot set up a scheduler ({RIGHTS})"))?;
         let marks = datapath::Marks { cookie: store.cookie()?, tunnel_key: store.tunnel_key()? };
-        let opened = Datapath::open(&config, kind, &marks, store.created()?).and_then(|mut datapath| {
-            let left = engine::numbers_left(&mut datapath.netlink)?;
-            let devices = config.link.all().map(|link| link.device.as_str());
-            let taken = engine::numbers_taken(&mut datapath.netlink)?;
-            let number = links::numbers(devices, &left, &taken)[&config.link.device];
-            let scheduler = Scheduler::open(&config, number, kind, &mut datapath.attachments)?;
-            Ok((datapath, scheduler, left))
-        });
-        let (datapath, mut scheduler, left_numbers) = match opened {
-            Ok(opened) => opened,
-            Err(error) => {
-                check::can_run(path, config.link.engine)?;
-                let what = format!(
-                    "cannot set up the scheduler with engine {kind} (the agent needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN; `weir doctor` tells what is missing)"
-                );
-                return Err(anyhow::Error::from(error).context(what));
-            }
-        };
-        let promised = agreements.as_ref().map_or(BitRate::ZERO, |a| a.promised(Direction::Download, utc));
-        let download =
-            Download::open(&config, (scheduler.number, kind), &store, promised, &datapath.attachments);
-        let download = match download {
-            Ok(download) => download,
-            Err(error) => {
-                // An earlier agent's scheduler stays as it was found.
-                if !is_left {
-                    scheduler.engine.remove()?;
-                }
-                let what = "cannot set up the scheduler of [link] download";
-                return Err(anyhow::Error::from(error).context(what));
-            }
-        };
-        store.save_engine(Some(kind.name()))?;
+        // All that may fail without the kernel comes before its programs and devices.
         let runtimes = Runtimes::open(&classes.config().discover);
         let cni = CniContainers::open(&config.agent.state, clock::boot_id());
         let audit = Audit::open(&config.agent.state, config.agent.audit(), Instant::default());
         let api = Api::new(&config, access, store.tokens()?);
         let cluster = Cluster::open(&config).map_err(|why| check::unusable(path, why))?;
+        let images = images(&config)?;
+        let refused_by_kernel = |error: engine::EngineError| match check::can_run(path, config.link.engine) {
+            Ok(()) => {
+                let what = format!("cannot set up the scheduler with engine {kind} ({RIGHTS})");
+                anyhow::Error::from(error).context(what)
+            }
+            Err(why) => why,
+        };
+        let promised = agreements.as_ref().map_or(BitRate::ZERO, |a| a.promised(Direction::Download, utc));
+        let mut datapath =
+            Datapath::open(&config, kind, &marks, store.created()?).map_err(refused_by_kernel)?;
+        let main = Main::open(&config, kind, is_left, &store, promised, &mut datapath);
+        let Main { scheduler, download, numbers_left } = match main {
+            Ok(main) => main,
+            Err(error) => {
+                datapath.undo_pacing();
+                return Err(match error {
+                    Unopened::Scheduler(error) => refused_by_kernel(error),
+                    Unopened::Other(error) => error,
+                });
+            }
+        };
         let mut agent = Agent {
             config_file,
             store,
@@ -126,17 +133,14 @@ impl Agent {
             congestion: control,
             sources: Sources::new(runtimes, cni, cluster),
             events: EventLog::new(),
-            images: Images::off(),
+            images,
             api,
             threads: Threads::new(),
             started: std::time::Instant::now(),
             max_tick_delay: Duration::ZERO,
         };
-        if let Err(why) = agent.share_others(kind, &left_numbers) {
-            // An earlier agent's schedulers stay as they were found.
-            if !is_left {
-                agent.remove_schedulers()?;
-            }
+        if let Err(why) = agent.share_others(kind, &numbers_left) {
+            agent.undo_start(is_left)?;
             anyhow::bail!(why);
         }
         agent.follow_by(agent.classes.config().link.follows);
@@ -153,6 +157,78 @@ impl Agent {
         }
         Ok(agent)
     }
+
+    /// Removes what a start has made. The schedulers of an earlier agent stay as they were found.
+    fn undo_start(&mut self, is_left: bool) -> anyhow::Result<()> {
+        if !is_left {
+            let failures = self.datapath.attachments.remove();
+            if let Some(first) = failures.first() {
+                tracing::warn!("cannot detach what this start attached: {}", chain(first));
+            }
+            self.remove_schedulers()?;
+        }
+        self.datapath.undo_pacing();
+        Ok(())
+    }
+}
+
+/// The reason why the main link has no schedulers.
+enum Unopened {
+    Scheduler(engine::EngineError),
+    Other(anyhow::Error),
+}
+
+impl Main {
+    /// Sets up the schedulers of the main link, or takes over those of an earlier agent. After a failure those that
+    /// were set up are gone, unless an earlier agent's are left (`is_left`).
+    fn open(
+        config: &Config,
+        kind: engine::EngineKind,
+        is_left: bool,
+        store: &Store,
+        promised: BitRate,
+        datapath: &mut Datapath,
+    ) -> Result<Main, Unopened> {
+        let numbers_left = engine::numbers_left(&mut datapath.netlink).map_err(Unopened::Scheduler)?;
+        let taken = engine::numbers_taken(&mut datapath.netlink).map_err(Unopened::Scheduler)?;
+        let devices = config.link.all().map(|link| link.device.as_str());
+        let number = links::numbers(devices, &numbers_left, &taken)[&config.link.device];
+        let attachments = &mut datapath.attachments;
+        let scheduler = Scheduler::open(config, number, kind, attachments).map_err(Unopened::Scheduler)?;
+        let undone = |error: anyhow::Error, mut scheduler: Scheduler, download: Option<Download>| {
+            if !is_left {
+                let removed = download.map_or(Ok(()), |mut download| download.remove());
+                if let Err(e) = scheduler.engine.remove().and(removed) {
+                    tracing::warn!("cannot remove what this start made: {}", chain(&e));
+                }
+            }
+            Unopened::Other(error)
+        };
+        let download = match Download::open(config, (number, kind), store, promised, attachments) {
+            Ok(download) => download,
+            Err(error) => {
+                let error =
+                    anyhow::Error::from(error).context("cannot set up the scheduler of [link] download");
+                return Err(undone(error, scheduler, None));
+            }
+        };
+        match store.save_engine(Some(kind.name())) {
+            Ok(()) => Ok(Main { scheduler, download, numbers_left }),
+            Err(error) => Err(undone(error.into(), scheduler, download)),
+        }
+    }
+}
+
+/// Starts the image cache of a configuration.
+fn images(config: &Config) -> anyhow::Result<Images> {
+    let images = match config.images.clone() {
+        Some(settings) if settings.is_agents() => {
+            Images::start(settings, config.discover.docker.clone(), OnFault::TryAgain)?
+        }
+        _ => Images::off(),
+    };
+    images.hold_runtime(runtimes::images_wanted(config))?;
+    Ok(images)
 }
 
 /// The engine of the schedulers that an earlier agent left in place, if any.
