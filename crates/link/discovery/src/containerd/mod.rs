@@ -8,6 +8,7 @@ mod container;
 pub(crate) mod fuzz;
 mod grpc;
 mod image_labels;
+mod task;
 mod watch;
 
 use std::{

@@ -23,6 +23,7 @@ use super::{
     container::{Any, Entry, Inherited, Labels, Told, inherited, is_dockers, wishes},
     grpc::Stream,
     image_labels, namespaces,
+    task::{ById, GET_TASK, One, Process, Task, Verdict, judge, task},
 };
 use crate::{
     Source, Warning, labels,
@@ -53,7 +54,6 @@ const TASK_TIMEOUT: Duration = Duration::from_secs(3);
 
 const LIST_TASKS: &str = "containerd.services.tasks.v1.Tasks/List";
 const LIST_CONTAINERS: &str = "containerd.services.containers.v1.Containers/List";
-const GET_TASK: &str = "containerd.services.tasks.v1.Tasks/Get";
 
 /// How to follow containerd.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,77 +128,6 @@ struct Envelope {
 struct About {
     #[prost(string, tag = "1")]
     container: String,
-}
-
-/// The question about one container or task.
-#[derive(Clone, PartialEq, Message)]
-struct ById {
-    #[prost(string, tag = "1")]
-    id: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct One<T: Message + Default + std::fmt::Debug> {
-    #[prost(message, optional, tag = "1")]
-    entry: Option<T>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Process {
-    #[prost(string, tag = "1")]
-    container: String,
-    #[prost(string, tag = "2")]
-    id: String,
-    #[prost(uint32, tag = "3")]
-    pid: u32,
-    #[prost(int32, tag = "4")]
-    status: i32,
-}
-
-impl Process {
-    /// The state that containerd gives it. It says 0, unknown, while the shim does not answer.
-    fn state(&self) -> Task {
-        match self.status {
-            0 => Task::Unknown,
-            1 | 2 | 4 | 5 if self.pid != 0 => Task::Lives(self.pid),
-            _ => Task::Ended,
-        }
-    }
-}
-
-/// The state of a container's task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Task {
-    /// It is created, running, paused or being paused, and this is its process.
-    Lives(u32),
-    Ended,
-    /// containerd does not know, because the shim does not answer.
-    Unknown,
-    /// The list of tasks leaves it out: it has ended, or the shim does not answer.
-    Unlisted,
-}
-
-/// The consequence of a task's state for what is known of its container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    /// The container is read with this process.
-    Read(u32),
-    /// The container stays as it was, and containerd is asked again.
-    Keep,
-    /// The container is not running.
-    Forget,
-    /// The container has no known process, and containerd is asked again.
-    ForgetAndAsk,
-}
-
-/// Decides by a task's state. `has_process` says whether the container still has the process that it had.
-fn judge(task: Task, has_process: impl Fn() -> bool) -> Verdict {
-    match task {
-        Task::Lives(pid) => Verdict::Read(pid),
-        Task::Unknown | Task::Unlisted if has_process() => Verdict::Keep,
-        Task::Unknown => Verdict::ForgetAndAsk,
-        Task::Ended | Task::Unlisted => Verdict::Forget,
-    }
 }
 
 /// A container's place in containerd: its namespace and its id.
@@ -522,16 +451,6 @@ async fn images(client: &mut Client, namespace: &str, told: &Told) -> Result<Vec
         image_labels::of(client, namespace, &told.image).await
     } else {
         Ok(Vec::new())
-    }
-}
-
-/// Asks about the task of a container.
-async fn task(client: &mut Client, namespace: &str, id: &str) -> Result<Task, Unavailable> {
-    let question = ById { id: id.to_owned() };
-    match client.call::<One<Process>>(GET_TASK, namespace, &question).await {
-        Err(why) if why.is_unknown() => Ok(Task::Ended),
-        Err(why) if why.is_shims() => Ok(Task::Unknown),
-        answer => Ok(answer?.entry.map_or(Task::Ended, |task| task.state())),
     }
 }
 
