@@ -1,6 +1,7 @@
 //! An agent is killed under load and another adopts what it left. In virtual time each class has its share in
-//! every tenth of a second, within 3 %. In real time, and with engines `bpf-credit` and `user`, it is as near to
-//! its share as without a takeover, within 3 %. No class exceeds its maximum by more than its burst.
+//! every tenth of a second, within 3 %, or 5 % with engine `htb`. In real time, and with engines `bpf-credit` and
+//! `user`, it is as near to its share as without a takeover, within 3 %. No class exceeds its maximum by more than
+//! its burst.
 //!
 //! The same senders are watched without a takeover too, and both figures are printed.
 
@@ -35,6 +36,9 @@ const WATCHED: Duration = Duration::from_millis(2200);
 const FOLLOWED: Duration = Duration::from_secs(1);
 /// How far a tenth of a second may be from the contract, beside [`PACKETS`].
 const TOLERANCE: f64 = 0.03;
+/// The same for `htb`. A class borrows a turn of up to five packets at a time, and a tenth of a second sees two turns
+/// or three.
+const TOLERANCE_OF_TURNS: f64 = 0.05;
 /// A scheduler that cannot cut packets is ahead or behind by one, and a window that sees only
 /// whole packets miscounts by another.
 const PACKETS: f64 = 2.0;
@@ -219,7 +223,11 @@ fn shares_hold_in_every_tenth_of_a_second_while_an_agent_takes_over(engine: Engi
             worst * 1e2,
             usual * 1e2
         );
-        let allowed = if is_steady { TOLERANCE } else { usual + TOLERANCE };
+        let allowed = match engine {
+            EngineKind::Htb if is_steady => TOLERANCE_OF_TURNS,
+            _ if is_steady => TOLERANCE,
+            _ => usual + TOLERANCE,
+        };
         assert!(
             worst <= allowed,
             "{}: {:.1} % off in a tenth of a second of a takeover, {:.1} % without one, {:.1} % allowed",
