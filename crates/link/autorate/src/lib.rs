@@ -47,6 +47,10 @@ const DEEPEST: f64 = 0.95;
 const LOOK_EVERY: Duration = Duration::from_millis(4000);
 const LOOK_FOR: Duration = Duration::from_millis(200);
 const LOOK_AT: f64 = 0.7;
+/// Each answer moves the mean base of all paths by one part in this number.
+const PATHS: u32 = 128;
+/// Rates that are known for this time end the growth of a blind capacity.
+const KNOWN_AFTER: Duration = Duration::from_secs(1);
 /// An answer that is missing for longer than the base, the queue and this is silence.
 const SILENCE: Duration = Duration::from_millis(30);
 /// Beside datagrams a silence ends after this time. A TCP peer that has gone never answers.
@@ -133,8 +137,12 @@ pub struct Follower {
     busy: Instant,
     /// The rates that the link carried while they were known.
     recent: Recent,
-    /// The last blind capacity. `None` as soon as a known rate is newer.
+    /// The last blind capacity. `None` once rates were known for [`KNOWN_AFTER`] since.
     grown: Option<f64>,
+    /// For how long the rate was known since the capacity was blind.
+    known: Duration,
+    /// The mean base of the flows that answered of late, where round trips alone tell the rate.
+    path: Option<Duration>,
 }
 
 impl Follower {
@@ -159,6 +167,8 @@ impl Follower {
             busy: now,
             recent: Recent::default(),
             grown: None,
+            known: Duration::ZERO,
+            path: None,
         }
     }
 
@@ -245,14 +255,15 @@ impl Follower {
 
     /// The link's rate and queue. `None` if the rate is not known.
     fn see(&mut self, now: Instant, goal: Duration, queue: Duration, signals: &Signals) -> Option<Seen> {
-        let base = signals.base + 2 * BitRate(self.capacity as u64).time_to_send(PACKET);
-        let comes =
-            |rate: f64, bytes| BitRate(rate as u64).time_to_send(bytes).min(LONGEST).saturating_sub(base);
+        let packets = 2 * BitRate(self.capacity as u64).time_to_send(PACKET);
+        let comes = |rate: f64, bytes, base: Duration| {
+            BitRate(rate as u64).time_to_send(bytes).min(LONGEST).saturating_sub(base + packets)
+        };
         let is_long = queue >= 2 * goal;
         if signals.acked.is_some() {
             let rate = self.acked.rate(now)? * 8.0;
             // A sample is as old as the queue is long. The bytes on the way tell its length now.
-            let comes = signals.on_the_way.map(|bytes| comes(rate, bytes));
+            let comes = signals.on_the_way.map(|bytes| comes(rate, bytes, signals.base));
             let (longer, comes) = (queue.max(comes.unwrap_or_default()), comes.unwrap_or(queue));
             let is_full = signals.is_busy || is_long;
             return Some(Seen { queue: longer, comes, rate, by_acks: true, is_full });
@@ -260,10 +271,13 @@ impl Follower {
         if self.samples.sum(now) < FEW {
             return None;
         }
-        self.carried.answer(now, signals.base + queue);
+        // A tick tells the base of the flows that it answered alone. Another path is no change of the link.
+        let path = self.path.map_or(signals.base, |path| (path * (PATHS - 1) + signals.base) / PATHS);
+        self.path = Some(path);
+        self.carried.answer(now, path + queue);
         // At first, and after a pause of the answers, what is sent bounds the rate.
         let rate = self.carried.rate(now, ALONE_OVER).or_else(|| self.sent.rate(now))? * 8.0;
-        let comes = self.carried.on_the_way().map_or(queue, |bytes| comes(rate, bytes));
+        let comes = self.carried.on_the_way().map_or(queue, |bytes| comes(rate, bytes, path));
         // A link that carries `min` has no queue of less. A late answer looks like one.
         let is_full = signals.is_busy || is_long && rate >= self.settings.min().0 as f64;
         Some(Seen { queue, comes, rate, by_acks: false, is_full })
@@ -289,7 +303,8 @@ impl Follower {
         if by_acks || queue < 2 * goal {
             // A full queue takes more than the link carries, and round trips do not tell what is lost.
             self.recent.add(now, rate);
-            self.grown = self.grown.filter(|_| self.recent.low().is_none());
+            self.known += tick;
+            self.grown = self.grown.filter(|_| self.known < KNOWN_AFTER);
         }
         let drain_time = if by_acks { DRAIN_TIME } else { ALONE_DRAIN_TIME };
         let grows = GROWTH.powf(tick.as_secs_f64() / GROWTH_TIME.as_secs_f64());
@@ -332,6 +347,7 @@ impl Follower {
             return false;
         }
         (self.state, self.capacity, self.too_long) = (State::Foreign, before, None);
+        self.path = None;
         // The bases that are measured now decide after it.
         self.waits_until = now + RATE_OVER + base;
         true
@@ -344,8 +360,9 @@ impl Follower {
 
     fn blind(&mut self, tick: Duration) {
         if self.state != State::Blind {
-            let usual = self.usual().unwrap_or(self.settings.min().0 as f64);
-            self.capacity = self.capacity.min(usual);
+            let usual = self.recent.low().unwrap_or(self.settings.min().0 as f64);
+            self.capacity = self.grown.unwrap_or(self.capacity.min(usual));
+            self.known = Duration::ZERO;
         }
         self.state = State::Blind;
         self.capacity *= BLIND_GROWTH.powf(tick.as_secs_f64());

@@ -191,3 +191,41 @@ fn known_rates_end_the_growth_of_a_blind_link() {
     let (capacity, _) = link.told(60, NOTHING);
     assert!((capacity / grown - 1.0).abs() < 0.02, "{capacity} of {grown}");
 }
+
+/// A tick tells the base of the flows that it answered alone. Two flows of other paths answer in turn.
+#[test]
+fn paths_of_other_lengths_that_answer_in_turn_are_no_change_of_the_link() {
+    let mut link = Told::new();
+    // 20 Mbit/s leave and pass, and their queue is as long as it should be.
+    let queue = Some(DELAY * 4 / 15 + BitRate::mbit(20).time_to_send(Bytes(1_514)));
+    let both = Signals { queue, samples: 2, sent: Bytes(125_000), is_busy: true, ..NOTHING };
+    link.told(10, both);
+    let mut seen = Vec::new();
+    for tick in 0..400 {
+        let base = Duration::from_millis(if tick % 7 < 3 { 10 } else { 200 });
+        link.now = link.now + Duration::from_millis(50);
+        let decision = link.follower.tick(link.now, Some(&Signals { base, ..both }));
+        // The link is drained at times.
+        if decision.state != State::Look {
+            seen.push(decision.capacity.as_mbit());
+        }
+    }
+    let (least, most) =
+        (seen.iter().copied().fold(f64::MAX, f64::min), seen.iter().copied().fold(0.0, f64::max));
+    assert!(seen.len() > 300 && least > 18.0 && most < 22.0, "{least} to {most} Mbit/s");
+}
+
+/// A short request is acknowledged at times, beside much that is not.
+#[test]
+fn single_known_rates_do_not_end_the_growth_of_a_blind_link() {
+    let mut link = Told::new();
+    link.told(10, acknowledged(2_500));
+    let (before, _) = link.told(100, UNANSWERED);
+    for _ in 0..10 {
+        link.now = link.now + Duration::from_millis(50);
+        link.follower.tick(link.now, Some(&acknowledged(2_500)));
+        link.told(10, UNANSWERED);
+    }
+    let (after, state) = link.told(1, UNANSWERED);
+    assert!(state == State::Blind && after > before * 2.0, "{after} after {before}, {state:?}");
+}
