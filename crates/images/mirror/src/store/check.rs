@@ -186,7 +186,11 @@ impl Store {
                 let _ = named.set_len(0);
             }
             Ok(_) => return Ok(()),
-            Err(e) if is_gone(&e) => {}
+            // Another has taken it away.
+            Err(e) if is_gone(&e) => {
+                state.forget(digest);
+                return Ok(());
+            }
             // A file that cannot be emptied is removed all the same.
             Err(e) => tracing::warn!("cannot empty {}: {e}", path.display()),
         }

@@ -20,6 +20,9 @@ const EXPECTED: Duration = Duration::from_secs(60);
 /// The most blobs for which room is set aside at once.
 const MAX_RESERVED: usize = 16_384;
 
+/// After this number of removals that fail the disk is at fault, not the blobs.
+const MAX_FAILURES: usize = 8;
+
 /// How much the store may take. Invariant of the store: blobs, downloads and what is set aside for
 /// them are never more than `bytes`; of a shared one, those of all nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -189,9 +192,9 @@ impl Inner {
         enough: &dyn Fn(&State) -> Result<bool, StoreError>,
     ) -> Result<u64, StoreError> {
         let mut passed = state.protected();
-        let (mut freed, mut failed) = (0, None);
+        let (mut freed, mut failed, mut failures) = (0, None, 0);
         for (copies_only, manifests_too) in [(true, false), (false, false), (false, true)] {
-            while !enough(state)? {
+            while failures < MAX_FAILURES && !enough(state)? {
                 let blobs = &state.blobs;
                 let is_held = |digest: &Digest| {
                     blobs.get(digest).is_none_or(|blob| {
@@ -215,6 +218,7 @@ impl Inner {
                             // Not tried again for this room.
                             passed.insert(victim);
                             failed.get_or_insert(e);
+                            failures += 1;
                         }
                     }
                 }

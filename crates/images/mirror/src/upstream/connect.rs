@@ -162,8 +162,9 @@ impl Write for Line {
     }
 }
 
-/// The most names of places of the configuration, and of others, that are looked up at once.
-const MAX_NAMED: usize = 4;
+/// The most names of places of the configuration, and of others, that are looked up at once. While the uplink is away
+/// names of many configured registries may hang, beside that of one in this network.
+const MAX_NAMED: usize = 12;
 const MAX_OTHERS: usize = 8;
 
 /// The resolvers of all registries. Clients choose the names of others, and hold up no place of the configuration.
