@@ -169,6 +169,9 @@ impl Watch {
         let filters = TOPICS.map(|topic| format!("topic=={topic:?}")).to_vec();
         let mut events =
             client.follow("containerd.services.events.v1.Events/Subscribe", &Subscribe { filters }).await?;
+        // containerd may be another one, which answers.
+        self.doubtful.clear();
+        self.asks_singly = false;
         self.list(&mut client).await?;
         self.publish();
         let mut everything = Instant::now() + SECOND_LIST;
@@ -457,15 +460,21 @@ async fn images(client: &mut Client, namespace: &str, told: &Told) -> Result<Vec
 /// Asks about doubtful containers; those that containerd tells of again. A connection of its own leaves the changes of
 /// other containers in time: containerd waits 2 s for a shim that hangs.
 async fn answering(socket: PathBuf, limit: Duration, keys: Vec<Key>) -> BTreeSet<Key> {
-    let Ok(Ok(mut client)) = timeout(limit, Client::connect(&socket)).await else { return BTreeSet::new() };
-    let mut answering = BTreeSet::new();
-    for (namespace, id) in keys {
-        let state = timeout(limit, task(&mut client, &namespace, &id)).await;
-        if matches!(state, Ok(Ok(Task::Lives(_) | Task::Ended))) {
-            answering.insert((namespace, id));
+    let Ok(Ok(client)) = timeout(limit, Client::connect(&socket)).await else { return BTreeSet::new() };
+    let (mut answering, mut asked, mut keys) = (BTreeSet::new(), JoinSet::new(), keys.into_iter());
+    loop {
+        while asked.len() < AT_ONCE
+            && let Some(key) = keys.next()
+        {
+            let mut client = client.clone();
+            asked.spawn(async move {
+                let state = timeout(limit, task(&mut client, &key.0, &key.1)).await;
+                matches!(state, Ok(Ok(Task::Lives(_) | Task::Ended))).then_some(key)
+            });
         }
+        let Some(done) = asked.join_next().await else { return answering };
+        answering.extend(done.ok().flatten());
     }
-    answering
 }
 
 impl From<Unavailable> for runtime::Unavailable {
