@@ -150,7 +150,9 @@ fn link_whose_device_name_is_taken_is_told_of_and_shared_when_it_is_free() {
         return;
     }
     let mut node = node(1);
-    node.sh(&["ip", "link", "add", "weir1", "type", "bridge"]);
+    for taken in ["weir1", "weir2", "weir3"] {
+        node.sh(&["ip", "link", "add", taken, "type", "bridge"]);
+    }
     let one = node.config().capacity(BitRate::mbit(FIRST_MBIT)).awaiting(&[node.name("C1")]);
     let two = one.clone().beside(SECOND, BitRate::mbit(SECOND_MBIT));
     // An agent that starts refuses it, and leaves nothing.
