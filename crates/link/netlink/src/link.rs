@@ -116,39 +116,30 @@ impl Netlink {
     /// # Errors
     /// [`NetlinkError`].
     pub fn addresses(&mut self) -> Result<Vec<InterfaceAddress>, NetlinkError> {
-        self.list_addresses(vec![0; 8], "list addresses".into())
+        let mut addresses = Vec::new();
+        let what = "list addresses".into();
+        let request = Request { kind: RTM_GETADDR, flags: 0, body: vec![0; 8], what };
+        self.dump(request, |_, body| addresses.extend(parse_address(body)))?;
+        Ok(addresses)
     }
 
-    /// Addresses of the interfaces of another namespace, by this one's number for it
-    /// ([`Netlink::nsid_of`]). The socket must be of [`Netlink::open_strict`].
+    /// The first addresses of another namespace's interfaces, at most `most`, and whether there are more. `nsid` is this
+    /// namespace's number for it ([`Netlink::nsid_of`]). The socket must be of [`Netlink::open_strict`].
     ///
     /// # Errors
     /// [`NetlinkError`].
-    pub fn addresses_in(&mut self, nsid: i32) -> Result<Vec<InterfaceAddress>, NetlinkError> {
+    pub fn addresses_in(
+        &mut self,
+        nsid: i32,
+        most: usize,
+    ) -> Result<(Vec<InterfaceAddress>, bool), NetlinkError> {
         const IFA_TARGET_NETNSID: u16 = 10;
         let mut body = Attrs::after(&[0; 8]);
         body.put_u32(IFA_TARGET_NETNSID, nsid.cast_unsigned());
-        self.list_addresses(body.into_bytes(), format!("list addresses of namespace {nsid}"))
-    }
-
-    fn list_addresses(&mut self, body: Vec<u8>, what: String) -> Result<Vec<InterfaceAddress>, NetlinkError> {
-        let mut addresses = Vec::new();
-        let request = Request { kind: RTM_GETADDR, flags: 0, body, what };
-        self.dump(request, |_, body| {
-            let Ok(message) = AddressMessage::parse(body) else { return };
-            let mut address = None;
-            for attribute in &message.attributes {
-                match attribute {
-                    AddressAttribute::Local(a) => address = Some(*a),
-                    AddressAttribute::Address(a) => address = address.or(Some(*a)),
-                    _ => {}
-                }
-            }
-            if let Some(Ok(net)) = address.map(|a| IpNet::new(a, message.header.prefix_len)) {
-                addresses.push(InterfaceAddress { index: message.header.index, net });
-            }
-        })?;
-        Ok(addresses)
+        let what = format!("list addresses of namespace {nsid}");
+        let request = Request { kind: RTM_GETADDR, flags: 0, body: body.into_bytes(), what };
+        let (first, are_more) = self.first_of_dump(&request, most)?;
+        Ok((first.iter().filter_map(|body| parse_address(body)).collect(), are_more))
     }
 
     /// The number by which this namespace knows another one (an open namespace file);
@@ -357,6 +348,21 @@ impl Netlink {
     }
 }
 
+/// `None` if it is no message of an address.
+fn parse_address(body: &[u8]) -> Option<InterfaceAddress> {
+    let message = AddressMessage::parse(body).ok()?;
+    let mut address = None;
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(a) => address = Some(*a),
+            AddressAttribute::Address(a) => address = address.or(Some(*a)),
+            _ => {}
+        }
+    }
+    let net = IpNet::new(address?, message.header.prefix_len).ok()?;
+    Some(InterfaceAddress { index: message.header.index, net })
+}
+
 fn parse_link(body: &[u8]) -> Option<Link> {
     let message = LinkMessage::parse(body).ok()?;
     let mut link = Link {
@@ -389,6 +395,11 @@ fn parse_link(body: &[u8]) -> Option<Link> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::Write as _,
+        process::{Command, Stdio},
+    };
+
     use super::*;
 
     /// Every kernel lacks some kind of device: to it, this one is what ifb is to a kernel
@@ -408,6 +419,47 @@ mod tests {
         let text = error.to_string();
         let wanted = "cannot create nosuch device weir0 (needs CONFIG_NOSUCH, `modprobe nosuch`): ";
         assert!(text.starts_with(wanted), "{text}");
+    }
+
+    /// Addresses of a namespace of another process, of which only the first are read.
+    #[test]
+    fn few_of_many_addresses_of_another_namespace_are_read() {
+        let made = std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
+            let own = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+            let mut inside = Command::new("unshare").args(["--net", "sleep", "60"]).spawn().unwrap();
+            let netns = format!("/proc/{}/ns/net", inside.id());
+            while std::fs::read_link(&netns).unwrap() == own {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            let pid = inside.id().to_string();
+            let ip =
+                |arguments: &[&str]| assert!(Command::new("ip").args(arguments).status().unwrap().success());
+            ip(&["link", "add", "v0", "type", "veth", "peer", "name", "p0", "netns", &pid]);
+            let lines: String =
+                (0..300).map(|n| format!("addr add 10.9.{}.{}/32 dev p0\n", n / 200, n % 200)).collect();
+            let mut batch = Command::new("nsenter")
+                .args(["-t", &pid, "-n", "ip", "-batch", "-"])
+                .stdin(Stdio::piped())
+                .spawn()
+                .unwrap();
+            batch.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+            assert!(batch.wait().unwrap().success());
+            let mut netlink = Netlink::open_strict().unwrap();
+            let nsid = netlink.nsid_of(&std::fs::File::open(&netns).unwrap()).unwrap().unwrap();
+            let read = [100, 299, 300, 1000].map(|most| {
+                let (addresses, are_more) = netlink.addresses_in(nsid, most).unwrap();
+                (addresses.len(), are_more)
+            });
+            inside.kill().unwrap();
+            inside.wait().unwrap();
+            Some(read)
+        });
+        let Some(read) = made.join().unwrap() else {
+            println!("SKIPPED: making a network namespace needs CAP_SYS_ADMIN");
+            return;
+        };
+        assert_eq!(read, [(100, true), (299, true), (300, false), (300, false)]);
     }
 
     #[test]

@@ -238,6 +238,38 @@ impl Netlink {
         Err(NetlinkError::Garbled { what: request.what, detail })
     }
 
+    /// The first objects of a dump, at most `most`. Returns their bodies, and whether there are more.
+    ///
+    /// The kernel makes a dump while it is read. What is not read costs nothing, but its socket takes no other request,
+    /// so a new socket of [`Netlink::open_strict`] replaces it.
+    ///
+    /// # Errors
+    /// As [`Netlink::dump`].
+    pub(crate) fn first_of_dump(
+        &mut self,
+        request: &Request,
+        most: usize,
+    ) -> Result<(Vec<Vec<u8>>, bool), NetlinkError> {
+        for _ in 0..DUMPS {
+            self.buffer.clear();
+            self.push(request, NLM_F_DUMP);
+            let mut dump = Dump::default();
+            let is_whole = self.ask(&request.what, |message| {
+                let end = dump.take(message, &request.what).map(|end| end.map(|()| true));
+                end.or_else(|| (dump.objects.len() > most).then_some(Ok(false)))
+            })?;
+            if !is_whole {
+                *self = Netlink::open_strict()?;
+            }
+            if !dump.is_interrupted {
+                let bodies = dump.objects.into_iter().take(most).map(|raw| raw.body);
+                return Ok((bodies.collect(), !is_whole));
+            }
+        }
+        let detail = format!("what it lists changed during each of {DUMPS} attempts");
+        Err(NetlinkError::Garbled { what: request.what.clone(), detail })
+    }
+
     /// Sends one request whose answer is an object, not an acknowledgement.
     ///
     /// # Errors
