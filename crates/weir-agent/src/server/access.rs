@@ -116,11 +116,12 @@ pub(super) const ROUTES: [(&str, &str, Right); 65] = [
 ];
 
 /// The routes that are open to the bearer of a token of scope `party`. They show and change its own agreements.
-pub(super) const OF_PARTIES: [(&str, &str); 11] = [
+pub(super) const OF_PARTIES: [(&str, &str); 12] = [
     ("GET", "/openapi.json"),
     ("GET", "/v1/agreements"),
     ("POST", "/v1/agreements"),
     ("POST", "/v1/agreements/offers"),
+    ("GET", "/v1/agreements/status"),
     ("GET", "/v1/agreements/templates"),
     ("GET", "/v1/agreements/templates/{id}"),
     ("GET", "/v1/agreements/{id}"),

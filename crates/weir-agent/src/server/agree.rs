@@ -345,8 +345,12 @@ async fn calendar(
     Ok(axum::Json(view).into_response())
 }
 
-async fn statuses(State(state): State<AgreementsState>) -> Answer {
-    Ok(axum::Json(state.ask(Language::Json, AgreementsRequest::Statuses).await?).into_response())
+async fn statuses(State(state): State<AgreementsState>, Extension(caller): Extension<Caller>) -> Answer {
+    let mut statuses = state.ask(Language::Json, AgreementsRequest::Statuses).await?;
+    if let Some(party) = caller.party() {
+        statuses.retain(|status| status.agreement.offer.context.initiator.as_str() == party);
+    }
+    Ok(axum::Json(statuses).into_response())
 }
 
 async fn status(State(state): State<AgreementsState>, InPath(id): InPath<String>) -> Answer {

@@ -1,6 +1,7 @@
 //! Agreements on a node: offers in, classes out, at their instants, under load, and still there
 //! after a crash.
 
+mod customer;
 mod flood;
 
 use std::{
