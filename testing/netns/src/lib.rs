@@ -56,7 +56,7 @@ pub use node::{CAPACITY, Node, WIRE, containers};
 pub use record::{Record, Sample};
 pub use senders::{FLOOD, Judged, Senders, Slack, judge};
 pub use sockops::{Counting, Foreign};
-pub use stream::{Origin, Rate, Stream};
+pub use stream::{Origin, Rate, Stream, on_one_processor};
 pub use users::as_user;
 pub use weir_testkit::{in_virtual_time, measure_once, measure_unless_still};
 

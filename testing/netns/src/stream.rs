@@ -16,7 +16,11 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, setsockopt, sockopt};
+use nix::{
+    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
+    sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, setsockopt, sockopt},
+    unistd::Pid,
+};
 use weir_netlab::{topology::Netns, traffic::UDP_PAYLOAD};
 use weir_testkit::set_realtime;
 use weir_units::BitRate;
@@ -547,4 +551,21 @@ fn count(stop: &AtomicBool, bytes: &AtomicU64, mut step: impl FnMut() -> std::io
             Err(_) => return,
         }
     }
+}
+
+/// Threads that are started meanwhile run on one processor. Where the sender and the receiver of a flow wake is
+/// otherwise chance, and moves a rate by a fifth.
+///
+/// # Panics
+/// If the kernel refuses.
+pub fn on_one_processor<T>(start: impl FnOnce() -> T) -> T {
+    let me = Pid::from_raw(0);
+    let before = sched_getaffinity(me).expect("a thread has processors");
+    let first = (0..CpuSet::count()).find(|&cpu| before.is_set(cpu) == Ok(true)).expect("there is one");
+    let mut one = CpuSet::new();
+    one.set(first).expect("it was there");
+    sched_setaffinity(me, &one).expect("it is one of the allowed");
+    let started = start();
+    sched_setaffinity(me, &before).expect("they were allowed");
+    started
 }

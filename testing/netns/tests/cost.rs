@@ -11,10 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::{
-    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
-    unistd::Pid,
-};
+use nix::{time::clock_getcpuclockid, unistd::Pid};
 use weir_discovery::cgroup::Cgroup2;
 use weir_netlab::{
     stats::{median, percentile},
@@ -24,7 +21,7 @@ use weir_netlab::{
 use weir_netns_tests::{
     Counting, Division, Foreign, Need, Node, Record, Stream, can_run,
     connections::{Pair, can_choose, programs, rule, started, usual, wait_for},
-    containers, is_optimised, kernel, measure_once, party,
+    containers, is_optimised, kernel, measure_once, on_one_processor, party,
 };
 use weir_units::BitRate;
 
@@ -44,13 +41,10 @@ fn resident_mib(pid: u32) -> f64 {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<f64>().ok()).expect("a number") / 1024.0
 }
 
-/// Processor time that it has used, user and system.
+/// Processor time that it has used, to the nanosecond.
 fn used(pid: u32) -> Duration {
-    let stat = proc_file(pid, "stat");
-    let words: Vec<&str> = stat.rsplit(") ").next().expect("a line").split(' ').collect();
-    let ticks: u64 = words[11..13].iter().map(|ticks| ticks.parse::<u64>().expect("a number")).sum();
-    let a_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten().expect("it is told");
-    Duration::from_secs_f64(ticks as f64 / a_second as f64)
+    let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed())).expect("the agent lives");
+    clock.now().expect("its clock can be read").into()
 }
 
 /// Part of one core that it uses over the next `time`, percent.
@@ -60,8 +54,16 @@ fn cpu_percent(pid: u32, time: Duration) -> f64 {
     (used(pid) - before).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0
 }
 
-/// Part of one core that it uses over `time` in which no class sends a byte, percent. Interfaces talk by themselves for
-/// a minute after they come up, and each such packet wakes the agent.
+/// Containers, and the node, say nothing of IPv6 any more. Interfaces solicit routers and report groups for a minute after
+/// they come up, and each such packet wakes a class.
+fn silence(node: &Node) {
+    let containers = node.topology.containers().iter().map(|container| container.netns());
+    for netns in containers.chain([node.topology.node()]) {
+        netns.sysctl("net.ipv6.conf.all.disable_ipv6", "1").expect("can be told");
+    }
+}
+
+/// Part of one core that it uses over `time` in which no class sends a byte, percent.
 fn idle_percent(node: &Node, pid: u32, time: Duration) -> f64 {
     /// After this time without a packet, the agent takes each class for idle.
     const ASLEEP: Duration = Duration::from_secs(2);
@@ -287,9 +289,7 @@ fn a_hundred_classes_cost_little_memory_and_time() {
         socket.send(&[0]).expect("it can send");
         sleep(Duration::from_millis(10));
     }
-    for container in node.topology.containers() {
-        container.netns().sysctl("net.ipv6.conf.all.disable_ipv6", "1").expect("can be told");
-    }
+    silence(&node);
     let idle = measure_once(|| idle_percent(&node, pid, FIVE_SECONDS), |cpu| *cpu <= 1.0);
     println!("{MANY} idle classes: {idle:.2} % of a core");
 
@@ -312,7 +312,9 @@ fn a_hundred_classes_cost_little_memory_and_time() {
             (after.active, cpu)
         })
     };
-    let good = |(active, cpu): &(usize, f64)| *active >= MANY && *cpu <= 4.0;
+    // A program without optimisation takes twice as much and more.
+    let most = if is_optimised() { 4.0 } else { 6.0 };
+    let good = |(active, cpu): &(usize, f64)| *active >= MANY && *cpu <= most;
     let (held_back, below) =
         (measure_once(|| busy(BitRate::mbit(2)), good), measure_once(|| busy(BitRate::kbit(600)), good));
     let memory = resident_mib(pid);
@@ -320,7 +322,7 @@ fn a_hundred_classes_cost_little_memory_and_time() {
     assert!(idle <= 1.0, "{idle:.2} % of a core while idle");
     for (active, cpu) in [held_back, below] {
         assert!(active >= MANY, "only {active} classes are active");
-        assert!(cpu <= 4.0, "{cpu:.2} % of a core while busy");
+        assert!(cpu <= most, "{cpu:.2} % of a core while busy, at most {most}");
     }
     assert!(memory <= 20.0, "{memory:.2} MiB");
 }
@@ -338,6 +340,7 @@ fn nothing_is_changed_when_nothing_changes() {
         let mut node = Node::build(&Spec { containers: containers(labels.len()), tso, ..Spec::default() });
         let config = node.config();
         node.start(&config);
+        silence(&node);
         let (srv, address) = (node.topology.srv(), node.topology.server_address(Family::V4));
         let _streams = labels.map(|label| Stream::tcp(node.netns(label), srv, address));
         // The first packets of interfaces that come up have its class, and wake it.
@@ -353,20 +356,6 @@ fn nothing_is_changed_when_nothing_changes() {
         println!("three saturating flows of {packets} for 5 s: {grown} changes of classes, {before} before");
         assert!(grown <= most, "{grown} changes beside {packets}");
     }
-}
-
-/// Threads that are started meanwhile run on one processor. Where the sender and the receiver of a flow wake is
-/// otherwise chance, and moves a rate by a fifth.
-fn on_one_processor<T>(start: impl FnOnce() -> T) -> T {
-    let me = Pid::from_raw(0);
-    let before = sched_getaffinity(me).expect("a thread has processors");
-    let first = (0..CpuSet::count()).find(|&cpu| before.is_set(cpu) == Ok(true)).expect("there is one");
-    let mut one = CpuSet::new();
-    one.set(first).expect("it was there");
-    sched_setaffinity(me, &one).expect("it is one of the allowed");
-    let started = start();
-    sched_setaffinity(me, &before).expect("they were allowed");
-    started
 }
 
 #[test]

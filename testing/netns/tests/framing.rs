@@ -148,7 +148,7 @@ fn a_class_that_wakes_leaves_no_queue_behind_weir(engine: EngineKind) {
         });
         sleep(SETTLES);
         let trips = measure_once(
-            || echo.ask(node.netns("C3"), 120, Duration::from_millis(20)),
+            || echo.ask(node.netns("C3"), 300, Duration::from_millis(17)),
             |trips| trips.percentile(95.0) < MOST_MS,
         );
         let goodput = flood.goodput(MEASURED);

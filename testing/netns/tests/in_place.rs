@@ -10,7 +10,7 @@ use weir_netlab::{
 };
 use weir_netns_tests::{
     CAPACITY, Division, Need, Node, Party, Stream, TOLERANCE, can_run, compare, containers, kernel,
-    measure_once, party,
+    measure_once, on_one_processor, party,
 };
 use weir_units::BitRate;
 
@@ -99,7 +99,7 @@ fn a_dead_agent_leaves_no_limit_behind() {
 /// beside: what that costs depends on how idle the other processors are.)
 #[test]
 fn one_unlimited_flow_is_as_fast_as_without_weir() {
-    const ROUNDS: usize = 5;
+    const ROUNDS: usize = 9;
     if !ready() {
         return;
     }
@@ -110,17 +110,23 @@ fn one_unlimited_flow_is_as_fast_as_without_weir() {
             node.start(&config);
         }
         let (to, address) = (node.topology.srv(), node.topology.server_address(Family::V4));
-        let flow = Stream::tcp(node.netns("C1"), to, address);
+        let flow = on_one_processor(|| Stream::tcp(node.netns("C1"), to, address));
         sleep(Duration::from_millis(300));
-        let gbit = flow.goodput(Duration::from_millis(1200)) / 1000.0;
+        let gbit = flow.goodput(Duration::from_millis(700)) / 1000.0;
         drop(flow);
         assert!(engine == "none" || node.agent().stop());
         gbit
     };
     let mut measure = || {
         let mut ratios = [Vec::new(), Vec::new()];
-        for _ in 0..ROUNDS {
-            let [none, pacing, htb] = ["none", "pacing", "htb"].map(&mut gbit);
+        for round in 0..ROUNDS {
+            // The machine's speed may drift: none of the three always comes first.
+            let mut of = [0.0; 3];
+            for place in 0..3 {
+                let which = (round + place) % 3;
+                of[which] = gbit(["none", "pacing", "htb"][which]);
+            }
+            let [none, pacing, htb] = of;
             println!("without weir {none:.2} Gbit/s, in place {pacing:.2}, through ifb and HTB {htb:.2}");
             ratios[0].push(pacing / none);
             ratios[1].push(pacing / htb);

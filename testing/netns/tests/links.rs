@@ -1,8 +1,10 @@
 //! Several links at a time: each divides its own capacity between what its routes send there.
 
-use std::{thread::sleep, time::Duration};
-
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use weir_api::{Class, LinkView, OnLink};
 use weir_netlab::{
@@ -33,6 +35,17 @@ fn send(node: &Node, label: &str, to: IpAddr) -> Stream {
 
 fn link(node: &Node) -> LinkView {
     serde_json::from_str(&node.weir(&["link", "--json"])).expect("it is a view")
+}
+
+/// Waits until what `weir link` shows is so. A reload and the next look take a second or two of a busy machine.
+#[track_caller]
+fn await_links(node: &Node, what: &str, is_so: impl Fn(&LinkView) -> bool) {
+    let begin = Instant::now();
+    while !is_so(&link(node)) {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{what}: not after {:?}", begin.elapsed());
+        sleep(Duration::from_millis(50));
+    }
+    println!("{what} after {:?}", begin.elapsed());
 }
 
 /// A class's part of the second link.
@@ -163,7 +176,7 @@ fn link_whose_device_name_is_taken_is_told_of_and_shared_when_it_is_free() {
 
     node.start(&one);
     node.agent().rewrite(&two).expect("it is written");
-    sleep(Duration::from_millis(1_200));
+    await_links(&node, "the second link is there", |link| link.others.len() == 1);
     let [other] = &link(&node).others[..] else { panic!("one is beside the main link") };
     let why = other.not_enforced_because.as_ref().expect("it is not shared");
     assert!(why.contains("rename it, or remove it with `ip link del weir1`"), "{why}");
@@ -173,8 +186,7 @@ fn link_whose_device_name_is_taken_is_told_of_and_shared_when_it_is_free() {
     }
     assert!(node.class("C1").enforced, "the main link is shared");
     node.sh(&["ip", "link", "del", "weir1"]);
-    sleep(Duration::from_millis(1_200));
-    assert_eq!(link(&node).others[0].not_enforced_because, None);
+    await_links(&node, "the second link is shared", |link| link.others[0].not_enforced_because.is_none());
     let stream = send(&node, "C1", BY_SECOND);
     sleep(SETTLES);
     exact("on the link that has its device", &[&stream], &[SECOND_MBIT as f64], 0.03);
