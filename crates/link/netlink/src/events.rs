@@ -20,9 +20,9 @@ pub struct Events {
 }
 
 impl Events {
-    /// Subscribes to links and addresses. The kind of the change does not matter: the agent looks at all links. What a
-    /// protocol tells of its part of a link is no news: a bridge of its ports' timers, IPv6 of each router
-    /// advertisement. What changes there for a link, its master or its state, the kernel tells as the link's own too.
+    /// Subscribes to links and addresses. The kind of the change does not matter: the agent looks at all links. Protocols
+    /// tell of their parts of a link too, which is no news: a bridge of its ports' timers, IPv6 of each router
+    /// advertisement. The kernel tells of a changed master or state as the link's own event.
     ///
     /// # Errors
     /// [`NetlinkError::Socket`].

@@ -240,8 +240,8 @@ impl Netlink {
 
     /// The first objects of a dump, at most `most`. Returns their bodies, and whether there are more.
     ///
-    /// The kernel makes a dump while it is read. What is not read costs nothing, but its socket takes no other request,
-    /// so a new socket of [`Netlink::open_strict`] replaces it.
+    /// The kernel makes a dump while it is read, so the rest of it costs nothing. A socket with such a rest takes no other
+    /// request, and a new one of [`Netlink::open_strict`] replaces it.
     ///
     /// # Errors
     /// As [`Netlink::dump`].
