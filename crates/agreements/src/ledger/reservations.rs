@@ -1,41 +1,97 @@
 use std::collections::{BTreeMap, HashMap};
 
-use crate::{Interval, Selector, Utc};
+use crate::{Interval, Name, Selector, Utc};
 
 /// Packets under agreement, by time. The intervals of a selector do not overlap.
+///
+/// The outer keys are selectors without the source in their container's name. The inner ones have the name as it was
+/// said.
 #[derive(Debug, Clone, Default)]
-pub(super) struct SelectorReservations(HashMap<Selector, BTreeMap<Utc, Option<Utc>>>);
+pub(super) struct SelectorReservations(HashMap<Selector, HashMap<Option<Name>, Intervals>>);
+
+/// Ends by starts.
+type Intervals = BTreeMap<Utc, Option<Utc>>;
 
 impl SelectorReservations {
-    /// The first interval that overlaps that one.
+    /// The first interval that overlaps that one, of the same selector or of one that may mean the same container.
     pub(super) fn overlap(&self, selector: &Selector, interval: Interval) -> Option<Interval> {
-        let taken = self.0.get(selector)?;
-        let as_interval = |(&start, &end): (&Utc, &Option<Utc>)| Interval { start, end };
-        let before = taken.range(..=interval.start).next_back().map(as_interval);
-        let behind = taken.range(interval.start..).next().map(as_interval);
-        [before, behind].into_iter().flatten().find(|other| other.overlaps(&interval))
+        let said = selector.container.as_ref();
+        let alike = self.0.get(&without_source(selector))?.iter();
+        let alike = alike.filter(|(other, _)| may_be_same(said, other.as_ref()));
+        alike.filter_map(|(_, taken)| overlap_in(taken, interval)).min_by_key(|other| other.start)
     }
 
     /// Takes an interval, or changes the end of the one with its start.
     pub(super) fn take(&mut self, selector: &Selector, interval: Interval) {
-        self.0.entry(selector.clone()).or_default().insert(interval.start, interval.end);
+        let alike = self.0.entry(without_source(selector)).or_default();
+        alike.entry(selector.container.clone()).or_default().insert(interval.start, interval.end);
     }
 
     /// Gives back the interval with that start.
     pub(super) fn give_back(&mut self, selector: &Selector, start: Utc) {
-        if let Some(taken) = self.0.get_mut(selector) {
+        let key = without_source(selector);
+        let Some(alike) = self.0.get_mut(&key) else { return };
+        if let Some(taken) = alike.get_mut(&selector.container) {
             taken.remove(&start);
-            if taken.is_empty() {
-                self.0.remove(selector);
-            }
+        }
+        alike.retain(|_, taken| !taken.is_empty());
+        if alike.is_empty() {
+            self.0.remove(&key);
         }
     }
+}
+
+/// The first of the intervals that overlaps that one.
+fn overlap_in(taken: &Intervals, interval: Interval) -> Option<Interval> {
+    let as_interval = |(&start, &end): (&Utc, &Option<Utc>)| Interval { start, end };
+    let before = taken.range(..=interval.start).next_back().map(as_interval);
+    let behind = taken.range(interval.start..).next().map(as_interval);
+    [before, behind].into_iter().flatten().find(|other| other.overlaps(&interval))
+}
+
+/// `web` of `docker:web`.
+fn bare(name: &Name) -> &str {
+    name.as_str().split_once(':').map_or(name.as_str(), |(_, name)| name)
+}
+
+fn without_source(selector: &Selector) -> Selector {
+    let container = selector.container.as_ref().and_then(|name| Name::new(bare(name)).ok());
+    Selector { container, ..selector.clone() }
+}
+
+/// Whether two names with the same part behind the source may mean one container: `web` may be `docker:web`, which is
+/// never `netns:web`.
+fn may_be_same(one: Option<&Name>, other: Option<&Name>) -> bool {
+    let has_source = |name: Option<&Name>| name.is_some_and(|name| bare(name) != name.as_str());
+    one == other || !has_source(one) || !has_source(other)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_container_has_one_agreement_at_a_time_by_whatever_name() {
+        let of = |name: &str| Selector::service(&Name::new(name).unwrap());
+        let all = Interval { start: Utc::from_millis(0), end: None };
+        let overlaps = |taken: &str, asked: &str| {
+            let mut claims = SelectorReservations::default();
+            claims.take(&of(taken), all);
+            let found = claims.overlap(&of(asked), all).is_some();
+            claims.give_back(&of(taken), all.start);
+            assert!(claims.0.is_empty());
+            found
+        };
+        for (one, other) in
+            [("web", "config:web"), ("docker:web", "web"), ("weir:host", "host"), ("web", "web")]
+        {
+            assert!(overlaps(one, other) && overlaps(other, one), "{one}, {other}");
+        }
+        for (one, other) in [("netns:web", "docker:web"), ("web", "docker:shop"), ("web", "shop")] {
+            assert!(!overlaps(one, other) && !overlaps(other, one), "{one}, {other}");
+        }
+    }
 
     proptest! {
         #[test]

@@ -305,6 +305,8 @@ impl Agent {
         }
         self.allocate();
         self.reconfigure_others();
+        // The answer tells of the agreements, too, whose minima do not fit any more.
+        self.keep_agreements();
         let after = configured(self.classes.config());
         let undo = if cause == "undo" { " with undo" } else { "" };
         let is_several = self.classes.config().link.is_one_of_several();

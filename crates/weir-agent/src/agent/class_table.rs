@@ -24,7 +24,7 @@ use super::{
 };
 use crate::config::{Config, Layer, is_name, no_name, within};
 
-pub(crate) use agreed::{Agreed, Enforced};
+pub(crate) use agreed::{Agreed, Enforced, own_class};
 pub(crate) use discovered::{DiscoveredClass, GroupWish, GroupWishes};
 pub(crate) use promise::Unpromised;
 

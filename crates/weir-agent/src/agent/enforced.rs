@@ -84,13 +84,21 @@ impl Agent {
         // A container's wish that does not fit must not make the node look broken.
         let is_fault =
             |kind: &NotEnforced| !matches!(kind, NotEnforced::Unpromised | NotEnforced::Unsupported);
+        // So must not an agreement about packets of a container that is not here, or of a kind too many.
+        let is_wish = |entry: &ClassEntry, kind| {
+            entry.class.is_agreed() && matches!(kind, NotEnforced::Sender | NotEnforced::SelectorKinds)
+        };
+        let fault = |entry: &ClassEntry| {
+            let (kind, why) = self.fault(&self.link, entry)?;
+            (!is_wish(entry, kind)).then_some(why)
+        };
         let lost = |(key, entry): (&ClassKey, &ClassEntry)| {
             let down = || {
                 let down = self.down(key)?;
                 down.not_enforced.filter(is_fault)?;
                 Some(told(&down.not_enforced_because?))
             };
-            Some(format!("{}: {}", entry.class.name, self.fault_of(entry).or_else(down)?))
+            Some(format!("{}: {}", entry.class.name, fault(entry).or_else(down)?))
         };
         let mut lost = self.classes.entries().iter().filter_map(lost);
         reasons.extend(lost.by_ref().take(MAX_REASONS));

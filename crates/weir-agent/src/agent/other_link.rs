@@ -34,7 +34,7 @@ fn without_agreements(config: Config) -> Config {
 
 /// An agreement as another link sees it: its class, with its maximum and without a promise.
 fn unpromised(agreed: &Agreed) -> Agreed {
-    Agreed { min: BitRate::ZERO, ..agreed.clone() }
+    Agreed { min: BitRate::ZERO, suspended: None, ..agreed.clone() }
 }
 
 impl OtherLink {

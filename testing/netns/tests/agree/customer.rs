@@ -5,7 +5,7 @@ use std::{fs, net::IpAddr, os::unix::fs::PermissionsExt as _, path::PathBuf, thr
 use tempfile::TempDir;
 use weir_api::Origin as SetBy;
 use weir_netlab::topology::{Mode, Netns, Spec, UPLINK};
-use weir_netns_tests::{EngineKind, Need, Node, binary, can_run, containers, party};
+use weir_netns_tests::{EngineKind, Need, Node, binary, can_run, containers, http, party};
 
 use super::{FLOOD, check, expected, flood};
 
@@ -109,6 +109,14 @@ fn customer_on_the_network_has_what_it_agreed_over_https_and_no_other() {
     };
     let theirs = write("other");
     acme.refused(&["agree", "offer", &theirs], "acme");
+    // No customer holds back the node itself, by whatever name.
+    let of_host = files.path().join("host.toml");
+    fs::write(
+        &of_host,
+        fs::read_to_string(write("acme")).expect("it is there").replace(&node.name("C1"), "weir:host"),
+    )
+    .expect("can write");
+    acme.refused(&["agree", "offer", &of_host.display().to_string()], "packets of weir:host");
     let its = write("acme");
     assert!(acme.done(&["agree", "offer", &its]).contains("a-1"));
     sleep(Duration::from_millis(500));
@@ -126,6 +134,16 @@ fn customer_on_the_network_has_what_it_agreed_over_https_and_no_other() {
     fs::write(&other.token, "weir_0000000000000000000000000000000000000000000000000000000000000000")
         .expect("can write");
     other.refused(&["agree", "list"], "token");
+
+    // A wish of a customer that cannot be met does not make the node look broken.
+    let absent = files.path().join("absent.toml");
+    let text = "[context]\ninitiator = \"acme\"\n[service]\nterm = \"t\"\nname = \"s\"\n[terms]\nmin = \"1mbit\"\n\
+                max = \"1mbit\"\n[terms.selector]\ncontainer = \"nosuch\"\nsource_port = 80\n";
+    fs::write(&absent, text).expect("can write");
+    acme.done(&["agree", "offer", &absent.display().to_string()]);
+    assert!(node.weir(&["ps", "-o", "wide"]).contains("there is no container nosuch now"));
+    let (status, text) = http(node.socket(), "GET /readyz", "", b"").expect("the agent answers");
+    assert_eq!(status, 200, "{text}");
 
     assert!(acme.done(&["agree", "list"]).contains("in-force"));
     acme.done(&["agree", "terminate", "a-1"]);

@@ -1,9 +1,9 @@
 //! The API's questions about agreements.
 
-use weir_agree::{Agreement, AgreementState, Direction, Fault, Offer, Report, Template, Utc};
+use weir_agree::{Agreement, AgreementState, Direction, Fault, Name, Offer, Report, Template, Utc};
 use weir_api::{Actor, AgreementStatus, CalendarView, OfferAnswer};
 
-use super::{Agreements, Figures};
+use super::{Agreements, Figures, container_of};
 use crate::{
     agent::{
         Agent,
@@ -77,8 +77,10 @@ impl Agent {
             }
             AgreementsRequest::Offer(from, offer, reply) => {
                 let Offeror { client, maker, owner, by } = *from;
+                let named = container_of(&offer).map(Name::as_str);
+                let is_of_any_sender = named.is_some_and(|name| self.classes.is_of_any_sender(name));
                 let answer = self.change_agreements(&by, owner.clone(), "offer", |a, store| {
-                    a.permits_offer(&owner, &offer)?;
+                    a.permits_offer(&owner, &offer, is_of_any_sender)?;
                     a.offer(&client, Some(maker), *offer, store, now)
                 });
                 drop(reply.send(answer));

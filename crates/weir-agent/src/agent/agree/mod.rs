@@ -29,11 +29,11 @@ use weir_units::{BitRate, Instant};
 use self::{enforce::Counted, watch::LinkSeen};
 use super::{
     class_key::ClassKey,
-    class_table::Agreed,
+    class_table::{Agreed, own_class},
     maker::{Maker, Owner},
     store::{Store, StoreError},
 };
-use crate::config::{self, Agreements as Rules, Config, Decide, RESERVED};
+use crate::config::{self, Agreements as Rules, Config, Decide};
 
 pub use ask::AgreementsRequest;
 pub(super) use enforce::Interval as Delivery;
@@ -345,11 +345,12 @@ impl Agreements {
 
     /// Whether a caller may make this offer. A caller without the right `admin` offers for packets of one
     /// container, unless it names a template of the configuration that selects the packets. Where the
-    /// configuration has templates, it names one.
+    /// configuration has templates, it names one. `is_of_any_sender` says whether the name is that of a class of the
+    /// configuration that selects packets.
     ///
     /// # Errors
     /// It may not.
-    pub fn permits_offer(&self, caller: &Owner, offer: &Offer) -> Result<(), Fault> {
+    pub fn permits_offer(&self, caller: &Owner, offer: &Offer, is_of_any_sender: bool) -> Result<(), Fault> {
         let Owner::Of(caller) = caller else { return Ok(()) };
         let named = offer.context.template_id.as_ref();
         let is_named = |template: &&Template| Some(&template.id) == named;
@@ -362,9 +363,8 @@ impl Agreements {
             let is_same = selector.is_empty() || *selector == template.terms.selector;
             return if is_same { Ok(()) } else { Err(words::other_packets(caller, template)) };
         }
-        let of_service = Some(&offer.service.name).filter(|_| selector.is_empty());
-        match selector.container.as_ref().or(of_service) {
-            Some(container) if !RESERVED.contains(&container.as_str()) => Ok(()),
+        match container_of(offer) {
+            Some(container) if is_sender(container.as_str()) && !is_of_any_sender => Ok(()),
             of => Err(words::not_of_a_container(caller, of)),
         }
     }
@@ -558,8 +558,8 @@ impl Agreements {
         }
     }
 
-    /// The agreements to enforce now in one direction. Where the capacity is less than all their minima, the
-    /// oldest have theirs, and the others are suspended until they fit again.
+    /// The agreements to enforce now in one direction, the oldest first. Where the capacity is less than all their
+    /// minima, the oldest have theirs, and the others are suspended until they fit again.
     pub(crate) fn in_force(&self, direction: Direction, now: Utc) -> Vec<Agreed> {
         let Some(link) = self.link_of(direction) else { return Vec::new() };
         let agreed = |f: weir_agree::InForce<'_>| Agreed {
@@ -573,10 +573,10 @@ impl Agreements {
         };
         let in_force = self.ledger.in_force(now).into_iter().filter(|f| f.direction.has(direction));
         let mut all: Vec<Agreed> = in_force.map(agreed).collect();
-        let mut by_age: Vec<&mut Agreed> = all.iter_mut().collect();
-        by_age.sort_by_cached_key(|one| (self.ledger.agreement(&one.id).map(|a| a.answered), one.id.clone()));
+        // Of two agreements about one class the older one has it, too.
+        all.sort_by_cached_key(|one| (self.ledger.agreement(&one.id).map(|a| a.answered), one.id.clone()));
         let mut free = link.assured();
-        for one in by_age {
+        for one in &mut all {
             if one.min > free {
                 one.suspended = Some(free);
             } else {
@@ -650,4 +650,16 @@ fn account(maker: Option<&Maker>, party: &Name) -> Name {
 
 fn is_terminating(agreement: &Agreement) -> bool {
     matches!(agreement.state, AgreementState::ObservedAndTerminating | AgreementState::PendingAndTerminating)
+}
+
+/// The container that an offer names.
+pub(super) fn container_of(offer: &Offer) -> Option<&Name> {
+    let selector = &offer.terms.selector;
+    selector.container.as_ref().or(Some(&offer.service.name).filter(|_| selector.is_empty()))
+}
+
+/// Whether a name may be that of a container, and is not that of a class of weir's own or of a group.
+fn is_sender(name: &str) -> bool {
+    let has_source = ClassKey::parse(name).is_none_or(|key| key.source().is_discovered());
+    own_class(name).is_none() && has_source
 }

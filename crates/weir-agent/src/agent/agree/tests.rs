@@ -1,5 +1,5 @@
 use super::*;
-use crate::agent::class_key::ClassKey;
+use crate::{agent::class_key::ClassKey, config::RESERVED};
 use weir_agree::Directions;
 use weir_api::EventKind;
 
@@ -395,6 +395,20 @@ fn user_ends_and_renews_own_agreements_and_root_those_of_all() {
     assert!(!store.agreements().unwrap().owners.contains_key(&id));
 }
 
+/// Of two agreements about one class the first one has it.
+#[test]
+fn agreements_in_force_come_by_age_and_not_by_the_text_of_their_ids() {
+    let mut stored = StoredAgreements::new();
+    let mut answer = |n: u64| {
+        let one = offer(&format!("web{n}"), 1);
+        let answer = stored.agreements.offer(&client(), None, one, &stored.store, moment(60 * n));
+        answer.unwrap().agreement.id
+    };
+    let ids: Vec<Name> = (0..11).map(&mut answer).collect();
+    let in_force = stored.agreements.in_force(Direction::Upload, moment(1000).utc);
+    assert_eq!(in_force.into_iter().map(|one| one.id).collect::<Vec<_>>(), ids);
+}
+
 #[test]
 fn offers_without_admin_are_for_one_container_or_by_a_template() {
     let user = Owner::Of(Maker::User(1000));
@@ -409,12 +423,22 @@ fn offers_without_admin_are_for_one_container_or_by_a_template() {
         with(&|offer| offer.context.template_id = Some(id.clone()))
     };
     let free = StoredAgreements::new().agreements;
-    assert!(free.permits_offer(&user, &offer("web", 20)).is_ok());
-    for refused in RESERVED.map(|name| offer(name, 20)).iter().chain([&of_all]) {
-        let fault = free.permits_offer(&user, refused).unwrap_err();
+    assert!(free.permits_offer(&user, &offer("web", 20), false).is_ok());
+    // Neither does another name of such a class help, nor that of a class that selects packets.
+    let aliases = RESERVED.map(|name| offer(&format!("weir:{name}"), 20));
+    let others = ["group:shop", "agreement:a-1", "absent:web"].map(|name| offer(name, 20));
+    let at_host = with(&|offer| {
+        offer.terms.selector.container = Some(Name::new("weir:host").unwrap());
+        offer.terms.selector.source_port = Some(80);
+    });
+    assert!(free.permits_offer(&user, &offer("docker:host", 20), false).is_ok(), "a container of that name");
+    assert!(free.permits_offer(&user, &offer("voice", 20), true).is_err());
+    let own = RESERVED.map(|name| offer(name, 20));
+    for refused in own.iter().chain(&aliases).chain(&others).chain([&at_host, &of_all]) {
+        let fault = free.permits_offer(&user, refused, false).unwrap_err();
         assert_eq!(fault.code, FaultCode::Forbidden);
         assert!(fault.message.contains("offer for a container"), "{}", fault.message);
-        assert!(free.permits_offer(&Owner::Any, refused).is_ok());
+        assert!(free.permits_offer(&Owner::Any, refused, false).is_ok());
     }
 
     let template = |id: &str, selector: &str| {
@@ -425,12 +449,12 @@ fn offers_without_admin_are_for_one_container_or_by_a_template() {
     };
     let selecting = template("http", ", selector = { destination_port = 80, protocol = \"tcp\" }");
     let bound = StoredAgreements::with(&(template("any", "") + &selecting)).agreements;
-    let is_permitted = |offer: &Offer| bound.permits_offer(&user, offer).is_ok();
+    let is_permitted = |offer: &Offer| bound.permits_offer(&user, offer, false).is_ok();
     assert!(!is_permitted(&offer("web", 20)) && !is_permitted(&by("bandwidth")), "it names none of them");
     assert!(is_permitted(&by("any")) && is_permitted(&by("http")));
     let other_packets = Offer { context: by("http").context, ..of_all };
     assert!(!is_permitted(&other_packets));
-    assert!(bound.permits_offer(&Owner::Any, &offer("web", 20)).is_ok());
+    assert!(bound.permits_offer(&Owner::Any, &offer("web", 20), false).is_ok());
 }
 
 #[test]

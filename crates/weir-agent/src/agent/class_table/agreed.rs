@@ -90,6 +90,15 @@ impl ClassTable {
         all
     }
 
+    /// Whether it is a class of the configuration that takes packets of any sender.
+    pub(crate) fn is_of_any_sender(&self, name: &str) -> bool {
+        let named = |(key, entry): (&ClassKey, &ClassEntry)| {
+            let class = &entry.class;
+            class.kind == ClassKind::Selector && (key.as_str() == name || class.name == name)
+        };
+        self.entries.iter().any(named)
+    }
+
     /// The reason why an agreement in force is not enforced.
     pub(crate) fn unmet(&self, id: &Name) -> Option<&str> {
         self.unmet.get(id).map(String::as_str)
@@ -184,7 +193,7 @@ pub(super) fn discovered<'a>(
     selecting.map(|agreed| {
         let missing = agreed.selector.container.as_ref().filter(|name| {
             let name = name.as_str();
-            !RESERVED.contains(&name) && !here.iter().any(|claim| claim.sends_as(name))
+            own_class(name).is_none() && !here.iter().any(|claim| claim.sends_as(name))
         });
         DiscoveredClass {
             source: ClassSource::Agreement,
@@ -208,6 +217,12 @@ fn absent(container: &str) -> String {
     format!("there is no container {container} now; it is enforced as soon as there is")
 }
 
+/// The key of the class of weir's own that an agreement names, as `host` or as `weir:host`.
+pub(crate) fn own_class(container: &str) -> Option<ClassKey> {
+    let name = container.strip_prefix("weir:").unwrap_or(container);
+    RESERVED.contains(&name).then(|| ClassKey::own(name))
+}
+
 /// The container, if the selector names all its packets.
 fn whole_container(selector: &weir_agree::Selector) -> Option<&str> {
     let container = selector.container.as_ref()?;
@@ -224,8 +239,7 @@ fn target(entries: &BTreeMap<ClassKey, ClassEntry>, agreed: &Agreed) -> Result<C
     let sends = |entry: &ClassEntry| is_discovered(&entry.class) || entry.class.kind == ClassKind::Host;
     let is_here = |entry: &ClassEntry| entry.minor.is_some() && sends(entry);
     // A reserved name always means weir's class. `docker:host` means the container.
-    if RESERVED.contains(&container) {
-        let own = ClassKey::own(container);
+    if let Some(own) = own_class(container) {
         return entries.get(&own).filter(|e| is_here(e)).map(|_| own).ok_or_else(|| absent(container));
     }
     let found: Vec<&ClassKey> =
