@@ -3,6 +3,8 @@
 //! qCon 3.3: "a container has used up the quotas allowed for a day or a month". Days and months
 //! are those of UTC.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use weir_units::{BitRate, Bytes};
 
@@ -33,6 +35,9 @@ pub struct Quota {
     pub after: BitRate,
 }
 
+/// A report that is further ahead of the clock comes from a clock that was wrong.
+const MAX_AHEAD: Duration = Duration::from_secs(3_600);
+
 /// The bytes sent in the day and in the month of the last report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -51,6 +56,26 @@ impl Usage {
         let at = at.max(self.at);
         let sum = |now: Bytes| Bytes(now.0.saturating_add(sent.0));
         Usage { at, day: sum(self.sent_in_day(at)), month: sum(self.sent_in_month(at)) }
+    }
+
+    /// The same bytes, counted for the day and the month of `now`, if the last report is more than an hour ahead.
+    ///
+    /// A clock that was ahead ends a day too early. The bytes after that have passed all the same, so a quota
+    /// that is used up stays so until the next midnight. After a smaller step back the bytes belong to the day
+    /// that had begun. They still count when it begins again, so that its quota is not given twice.
+    #[must_use]
+    pub(crate) fn set_back(self, now: Utc) -> Usage {
+        if self.is_ahead_of(now) { Usage { at: now, ..self } } else { self }
+    }
+
+    /// Whether the clock was set back by more than an hour since the last report.
+    pub(crate) fn is_ahead_of(&self, now: Utc) -> bool {
+        self.at.since(now) > MAX_AHEAD
+    }
+
+    /// The moment of the last report.
+    pub(crate) fn last_report(&self) -> Utc {
+        self.at
     }
 
     /// Sent in the day of `at`; nothing yet if that day began after the last report.
@@ -123,5 +148,38 @@ mod tests {
         let usage = usage.add(Bytes(5), utc("2026-11-19T23:59:59Z"));
         assert_eq!(usage.sent_in_day(utc("2026-11-20T12:00:00Z")), Bytes(15));
         assert_eq!(usage.add(Bytes(u64::MAX), utc("2026-11-20T12:00:00Z")).month, Bytes(u64::MAX));
+    }
+
+    #[test]
+    fn a_step_back_of_400_days_renews_the_quota_at_the_next_midnight() {
+        let now = utc("2026-11-20T12:00:00Z");
+        let ahead = now.after(Duration::from_secs(400 * 86_400));
+        let usage = Usage::default().add(Bytes(250), ahead).set_back(now);
+        assert_eq!(usage.sent_in_day(now), Bytes(250), "the bytes passed, whatever the clock said");
+        assert_eq!(QUOTA.used_up_until(&usage, now), Some(utc("2026-12-01T00:00:00Z")));
+        let tomorrow = utc("2026-11-21T00:00:00Z");
+        let next = usage.add(Bytes(7), tomorrow);
+        assert_eq!((next.sent_in_day(tomorrow), next.sent_in_month(tomorrow)), (Bytes(7), Bytes(257)));
+        assert_eq!(QUOTA.used_up_until(&next, utc("2026-12-01T00:00:00Z")), None);
+    }
+
+    #[test]
+    fn a_step_back_over_midnight_by_1_s_does_not_give_a_quota_twice() {
+        let (before, midnight) = (utc("2026-11-20T23:59:59Z"), utc("2026-11-21T00:00:00Z"));
+        let usage = Usage::default().add(Bytes(100), midnight).set_back(before);
+        assert!(QUOTA.used_up_until(&usage, before).is_some());
+        // The day begins for the second time.
+        let usage = usage.add(Bytes(1), midnight);
+        assert_eq!(usage.sent_in_day(midnight), Bytes(101));
+        assert_eq!(QUOTA.used_up_until(&usage, midnight), Some(utc("2026-11-22T00:00:00Z")));
+    }
+
+    #[test]
+    fn a_step_back_within_a_day_keeps_what_was_sent_in_it() {
+        let (now, ahead) = (utc("2026-11-20T12:00:00Z"), utc("2026-11-20T20:00:00Z"));
+        for (said, at) in [(ahead, now), (now.after(MAX_AHEAD), now.after(MAX_AHEAD))] {
+            let usage = Usage::default().add(Bytes(100), said).set_back(now);
+            assert_eq!((usage.at, usage.sent_in_day(now)), (at, Bytes(100)), "{said}");
+        }
     }
 }

@@ -127,6 +127,8 @@ pub struct AgreementLedger {
     ending: BTreeSet<(Utc, Name)>,
     /// Observed, with a quota that was used up at its last report.
     used_up: BTreeSet<Name>,
+    /// No report of sent bytes is later.
+    last_report: Utc,
     /// In a final state, by when it got there.
     closed: BTreeSet<(Utc, Name)>,
     of_party: BTreeMap<Name, usize>,
@@ -149,6 +151,7 @@ impl AgreementLedger {
             active: BTreeSet::new(),
             ending: BTreeSet::new(),
             used_up: BTreeSet::new(),
+            last_report: Utc::MIN,
             closed: BTreeSet::new(),
             of_party: BTreeMap::new(),
             places: Places::default(),
@@ -351,6 +354,7 @@ impl AgreementLedger {
         }
         let entry = LedgerEntry { agreement, account, usage, oversubscribed, bookings, closed };
         self.entries.insert(id.clone(), entry);
+        self.last_report = self.last_report.max(usage.last_report());
         self.note_quota(&id, usage, None);
     }
 
@@ -481,8 +485,27 @@ impl AgreementLedger {
         let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
         entry.usage = entry.usage.add(sent, at);
         let usage = entry.usage;
+        self.last_report = self.last_report.max(at);
         self.note_quota(id, usage, Some(at));
         Ok(usage)
+    }
+
+    /// Counts bytes for the day and the month of `now` where their last report is more than an hour ahead,
+    /// because the clock was set back. Returns the agreements whose usage is another one now.
+    pub fn set_usage_back(&mut self, now: Utc) -> Vec<Name> {
+        let is_ahead = |entry: &&mut LedgerEntry| entry.usage.is_ahead_of(now);
+        let mut changed = Vec::new();
+        // One comparison is enough at most calls.
+        if self.last_report <= now {
+            return changed;
+        }
+        for entry in self.entries.values_mut().filter(is_ahead) {
+            entry.usage = entry.usage.set_back(now);
+            changed.push(entry.agreement.id.clone());
+        }
+        let reports = self.entries.values().map(|entry| entry.usage.last_report());
+        self.last_report = reports.max().unwrap_or(Utc::MIN);
+        changed
     }
 
     /// Keeps the list of quotas that are used up; without a moment, of those that may be.

@@ -165,6 +165,25 @@ impl Monitor {
         self.watched.insert(id, Watch::new(month));
     }
 
+    /// Goes on with a month that was recorded before, where another one is the present one. A clock that is
+    /// set back leads there.
+    pub fn return_to(&mut self, id: &Name, month: Month) -> Vec<MonitorEvent> {
+        match self.watched.get_mut(id) {
+            Some(watch) if watch.month.month() == month.month() => Vec::new(),
+            Some(watch) => watch.change_month(month),
+            None => {
+                self.restore(id.clone(), month);
+                Vec::new()
+            }
+        }
+    }
+
+    /// The first moment of the month that an agreement is watched in.
+    #[must_use]
+    pub fn watched_month(&self, id: &Name) -> Option<Utc> {
+        self.watched.get(id).map(|watch| watch.month.month())
+    }
+
     /// Takes in a look at an agreement that is in force.
     pub fn look(&mut self, id: &Name, look: &Look) -> Vec<MonitorEvent> {
         let mut news = Vec::new();
@@ -179,11 +198,9 @@ impl Monitor {
             news.extend(watch.close());
             return news;
         }
-        if watch.month.month() < month {
-            news.extend(watch.close());
-            watch.second = Second::default();
-            let ended = std::mem::replace(&mut watch.month, Month::new(month));
-            news.push(MonitorEvent::MonthEnded(Box::new(ended)));
+        // A clock that is set back leads to an earlier month.
+        if watch.month.month() != month {
+            news.extend(watch.change_month(Month::new(month)));
         }
         watch.second.add(look);
         if watch.second.time >= INTERVAL {
@@ -229,6 +246,14 @@ impl Watch {
         Watch { state: GuaranteeState::NotDetermined, second: Second::default(), open: None, month }
     }
 
+    fn change_month(&mut self, to: Month) -> Vec<MonitorEvent> {
+        let mut news: Vec<_> = self.close().into_iter().collect();
+        self.second = Second::default();
+        let ended = std::mem::replace(&mut self.month, to);
+        news.push(MonitorEvent::MonthEnded(Box::new(ended)));
+        news
+    }
+
     /// Judges what has been seen of the interval that ends here.
     fn judge(&mut self, at: Utc) -> Vec<MonitorEvent> {
         let second = std::mem::take(&mut self.second);
@@ -239,7 +264,7 @@ impl Watch {
             if second.waiting * 2 >= second.time {
                 self.state = GuaranteeState::Fulfilled;
             }
-            if self.open.is_some_and(|open| at.since(open.end) >= MERGE) {
+            if self.open.is_some_and(|open| apart(at, open.end) >= MERGE) {
                 news.extend(self.close());
             }
             return news;
@@ -247,7 +272,7 @@ impl Watch {
         self.state = GuaranteeState::Violated;
         let seen = Violation::seen(at, second.time, second.guarantee, lacking, second.cause(lacking));
         match &mut self.open {
-            Some(open) if seen.start.since(open.end) < MERGE => open.merge(&seen),
+            Some(open) if apart(seen.start, open.end) < MERGE => open.merge(&seen),
             _ => {
                 news.extend(self.close());
                 self.open = Some(seen);
@@ -265,6 +290,11 @@ impl Watch {
         }
         Some(MonitorEvent::Restored(open))
     }
+}
+
+/// The time between two moments in either order. A clock that is set back leads to the earlier one.
+fn apart(one: Utc, other: Utc) -> Duration {
+    one.since(other).max(other.since(one))
 }
 
 #[cfg(test)]

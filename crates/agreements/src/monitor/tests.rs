@@ -135,6 +135,35 @@ fn a_month_that_ends_is_given_out_and_a_restart_goes_on_with_it() {
     assert_eq!(after.month(&id()).unwrap().observed_ms, monitor.month(&id()).unwrap().observed_ms + 3000);
 }
 
+#[test]
+fn a_clock_set_back_leads_to_the_earlier_month_and_its_record() {
+    let mut monitor = Monitor::new();
+    watch(&mut monitor, start(), &for_seconds(2, (FULL, true)), good());
+    let ahead = start().after(Duration::from_secs(400 * 86_400));
+    let news = watch(&mut monitor, ahead, &for_seconds(3, (FULL, true)), good());
+    let [MonitorEvent::MonthEnded(ended)] = &news[..] else { panic!("{news:?}") };
+    // The month from before the step goes on.
+    let back = start().after(Duration::from_secs(60));
+    let wrong = monitor.return_to(&id(), (**ended).clone());
+    assert!(matches!(&wrong[..], [MonitorEvent::MonthEnded(m)] if m.observed_ms == 3_000), "{wrong:?}");
+    assert_eq!(watch(&mut monitor, back, &for_seconds(1, (FULL, true)), good()), []);
+    assert_eq!(monitor.month(&id()).map(|m| (m.month(), m.observed_ms)), Some((start().month(), 3_000)));
+    // Without a record it begins anew.
+    watch(&mut monitor, ahead, &for_seconds(1, (FULL, true)), good());
+    let news = watch(&mut monitor, back, &for_seconds(1, (FULL, true)), good());
+    assert!(matches!(&news[..], [MonitorEvent::MonthEnded(_)]), "{news:?}");
+    assert_eq!(monitor.watched_month(&id()), Some(start().month()));
+}
+
+#[test]
+fn a_violation_ends_where_the_clock_is_set_back_within_a_month() {
+    let mut monitor = Monitor::new();
+    watch(&mut monitor, start(), &for_seconds(1, (0, true)), good());
+    let back = start().before(Duration::from_secs(7 * 86_400));
+    let news = watch(&mut monitor, back, &for_seconds(1, (FULL, true)), good());
+    assert!(matches!(&news[..], [MonitorEvent::Restored(v)] if v.violated_ms == 1_000), "{news:?}");
+}
+
 proptest! {
     #[test]
     fn who_asks_for_less_or_gets_the_guarantee_is_never_wronged(

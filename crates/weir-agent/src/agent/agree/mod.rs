@@ -460,6 +460,13 @@ impl Agreements {
     /// Begins and ends the agreements that are due. This needs no write before enforcement, because the
     /// clock gives the next agent the same result.
     pub(crate) fn advance(&mut self, now: Utc) {
+        let set_back = self.ledger.set_usage_back(now);
+        if let (Some(first), many) = (set_back.first(), set_back.len()) {
+            tracing::info!(
+                "the clock was ahead: {many} agreements count sent bytes for {now} now, {first} first"
+            );
+        }
+        self.counted.extend(set_back);
         for change in self.ledger.advance(now) {
             self.unsaved.insert(change.id.clone());
             let what = match change.service_state {

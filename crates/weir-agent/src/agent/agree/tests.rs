@@ -2,6 +2,7 @@ use super::*;
 use crate::{agent::class_key::ClassKey, config::RESERVED};
 use weir_agree::Directions;
 use weir_api::EventKind;
+use weir_units::Bytes;
 
 /// The current time of this machine.
 fn utc() -> Utc {
@@ -359,6 +360,46 @@ fn quota_is_told_once_each_way_by_day_and_by_month() {
     let status = agreements.status(agreements.one(id.as_str()).unwrap(), None, &[], moment(86_400).utc);
     let counted = (status.sent_today, status.sent_this_month);
     assert_eq!(counted, (weir_units::Bytes(10), weir_units::Bytes(1_510)));
+}
+
+/// A clock 400 days ahead, which is set back, and an agent that finds the usage of that clock in its database.
+#[test]
+fn quota_renews_at_midnight_after_the_clock_was_ahead_and_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config("");
+    let (wrong, day) = (400 * 86_400, 86_400);
+    let quota = |day| weir_agree::Quota { day: Some(Bytes(day)), month: None, after: BitRate::mbit(2) };
+    let sent_today = |agreements: &Agreements, id: &Name, at| {
+        agreements.status(agreements.one(id.as_str()).unwrap(), None, &[], moment(at).utc).sent_today
+    };
+    let id = {
+        let store = Store::open(dir.path()).unwrap();
+        let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
+        let mut limited = offer("web", 20);
+        limited.terms.quota = Some(quota(1_000));
+        let id = agreements.offer(&client(), None, limited, &store, moment(0)).unwrap().agreement.id;
+        agreements.ledger.count(&id, Bytes(1_000), moment(wrong).utc).unwrap();
+        agreements.counted.insert(id.clone());
+        agreements.save_counted(&store);
+        agreements.advance(moment(0).utc);
+        assert_eq!(agreements.in_force(Direction::Upload, moment(0).utc)[0].max, BitRate::mbit(2));
+        assert_eq!(agreements.in_force(Direction::Upload, moment(day).utc)[0].max, BitRate::mbit(20));
+        assert_eq!(sent_today(&agreements, &id, day), Bytes(0));
+        // The database still has the usage of the wrong clock.
+        id
+    };
+    let store = Store::open(dir.path()).unwrap();
+    let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
+    assert_eq!(
+        (sent_today(&agreements, &id, 0), sent_today(&agreements, &id, day)),
+        (Bytes(1_000), Bytes(0))
+    );
+    agreements.save_counted(&store);
+    drop((agreements, store));
+    // The mended usage is stored, so an agent of the next day does not take it for its own.
+    let store = Store::open(dir.path()).unwrap();
+    let agreements = Agreements::open(&config, &store, moment(day).utc).unwrap().unwrap();
+    assert_eq!(sent_today(&agreements, &id, day), Bytes(0));
 }
 
 #[test]

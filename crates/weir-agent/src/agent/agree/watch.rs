@@ -209,11 +209,28 @@ impl Agreements {
         }
     }
 
+    /// Goes on with the stored record of a month that begins for an agreement. A clock that was set back
+    /// leads to a month that has one.
+    fn month_from_before(&mut self, id: &Name, at: Utc, store: &Store) -> Vec<MonitorEvent> {
+        if self.monitor.watched_month(id) == Some(at.month()) {
+            return Vec::new();
+        }
+        match store.month(id, at.month()) {
+            Ok(month) => month.map_or(Vec::new(), |month| self.monitor.return_to(id, month)),
+            Err(e) => {
+                tracing::warn!("{e}");
+                Vec::new()
+            }
+        }
+    }
+
     /// Runs the monitor, then reports and stores its findings.
     fn watch(&mut self, looks: &[(Name, Look)], store: &Store, now: ClockReading) {
         let mut months: Vec<(Name, Month)> = Vec::new();
         for (id, look) in looks {
-            for news in self.monitor.look(id, look) {
+            let mut all_news = self.month_from_before(id, look.at, store);
+            all_news.extend(self.monitor.look(id, look));
+            for news in all_news {
                 match news {
                     MonitorEvent::Violated(violation) => {
                         let cause = violation.cause;
@@ -350,6 +367,23 @@ mod tests {
         watched(&mut agreements, &store, &id, late, &[100; 12]);
         let month = store.month(&id, late.utc).unwrap().unwrap();
         assert_eq!(month.observed_ms, 9_000, "up to the last look of it");
+    }
+
+    /// The step is 400 days ahead and back. Without the record, the month would begin anew and replace it.
+    #[test]
+    fn month_goes_on_after_the_clock_was_ahead_and_is_set_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let mut agreements = Agreements::open(&config(""), &store, moment(0).utc).unwrap().unwrap();
+        let id = agreements.offer(&client(), None, offer("web", 20), &store, moment(0)).unwrap().agreement.id;
+        watched(&mut agreements, &store, &id, moment(0), &[100; 10]);
+        watched(&mut agreements, &store, &id, moment(400 * 86_400), &[100; 3]);
+        watched(&mut agreements, &store, &id, moment(20), &[100; 5]);
+        let observed = |at| {
+            let at = moment(at).utc;
+            agreements.report(id.as_str(), at, &store, at).map(|report| report.seen.observed_ms)
+        };
+        assert_eq!((observed(25), observed(400 * 86_400)), (Ok(15_000), Ok(3_000)));
     }
 
     /// The counters of a link whose queue let `bytes` through, in packets of 100.
