@@ -22,6 +22,7 @@ mod stream;
 mod tcp;
 mod tls;
 mod tries;
+mod turns;
 
 #[cfg(test)]
 mod agree_tests;

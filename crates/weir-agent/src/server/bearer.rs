@@ -36,7 +36,8 @@ fn refused(code: ErrorCode, message: impl Into<String>, more: Option<(HeaderName
     response
 }
 
-fn later(wait: Duration, message: String) -> Response {
+/// The answer to a caller that asks too much at once or too often.
+pub(super) fn later(wait: Duration, message: String) -> Response {
     let seconds = HeaderValue::from(wait.as_secs() + 1);
     refused(ErrorCode::TooManyRequests, message, Some((header::RETRY_AFTER, seconds)))
 }

@@ -39,6 +39,7 @@ use super::{
     dashboard, guarded, health,
     metrics::{self, Measured},
     tls::Certificate,
+    turns::Turns,
     unknown_route,
 };
 use crate::{config::Place, control::Control, images::Images, tokens::Tokens};
@@ -60,8 +61,6 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub(super) const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
 /// The time limit of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The answers with a token that are made at a time.
-const ANSWERS: usize = 8;
 
 /// The TCP port of the API. It follows the configuration; cheap to clone.
 #[derive(Debug, Clone)]
@@ -199,7 +198,8 @@ pub(super) struct Routes {
     bearers: Bearers,
     /// One answer without a token at a time is made, so unknown callers cannot fill the queue of the agent's loop.
     turn: Semaphore,
-    answers: Semaphore,
+    /// Those with a token.
+    turns: Turns,
 }
 
 impl Routes {
@@ -215,7 +215,7 @@ impl Routes {
         // The right of a token is its scope; `[access]` is about users.
         let all =
             guarded(super::router(control, images, stream), Access::default()).merge(dashboard::router());
-        Routes { open, all, bearers, turn: Semaphore::new(1), answers: Semaphore::new(ANSWERS) }
+        Routes { open, all, bearers, turn: Semaphore::new(1), turns: Turns::new() }
     }
 
     /// Answers a request from this network. `is_private` says that no one else reads the connection.
@@ -229,18 +229,25 @@ impl Routes {
         if is_page && !is_private {
             return dashboard::refusal();
         }
-        let (mut router, _turn) = match self.bearers.check(request.headers(), from, is_private) {
+        // The turns end with the answer.
+        let (_open, _of_token);
+        let mut router = match self.bearers.check(request.headers(), from, is_private) {
             Err(refusal) => return refusal,
             Ok(Some(caller)) => {
+                _of_token = match self.turns.take(&caller).await {
+                    Ok(turn) => turn,
+                    Err(refusal) => return refusal,
+                };
                 request.extensions_mut().insert(caller);
-                (self.all.clone(), self.answers.acquire().await)
+                self.all.clone()
             }
             Ok(None) => {
                 let is_open = is_page || OPEN.contains(&request.uri().path());
                 if let Some(refusal) = self.bearers.missing(is_private).filter(|_| !is_open) {
                     return refusal;
                 }
-                (self.open.clone(), self.turn.acquire().await)
+                _open = self.turn.acquire().await;
+                self.open.clone()
             }
         };
         router.call(request).await.into_response()

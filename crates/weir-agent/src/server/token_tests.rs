@@ -178,6 +178,40 @@ async fn guesses_are_slowed_down_and_counted_and_good_tokens_elsewhere_pass() {
     assert_eq!(elsewhere.status, StatusCode::SERVICE_UNAVAILABLE, "no agent runs: {}", elsewhere.body);
 }
 
+/// The party's requests send heads of offers and never a body.
+#[tokio::test]
+async fn bodies_that_never_come_keep_no_other_token_waiting() {
+    let tokens = Tokens::default();
+    let [acme, other] = ["acme", "other"].map(|p| tokens.made(p, TokenScope::Party, Some(p)));
+    let admin = tokens.made("ops", TokenScope::Admin, None);
+    let routes = routes(&tokens);
+    let silent = (0..15).map(|_| {
+        let request = HttpRequest::builder()
+            .method("POST")
+            .uri("/v1/agreements")
+            .header(header::AUTHORIZATION, format!("Bearer {acme}"))
+            .body(Body::from_stream(futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>()));
+        routes.answer(request.unwrap(), HERE, true)
+    });
+    let asked = async {
+        sleep(Duration::from_millis(100)).await;
+        for (request, token) in [("GET /v1/status", &admin), ("GET /v1/agreements", &other)] {
+            let answer = timeout(Duration::from_secs(1), ask(&routes, request, Some(token))).await;
+            let answer = answer.unwrap_or_else(|_| panic!("{request} waits for another token"));
+            assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "no agent runs: {}", answer.body);
+        }
+        // The token that has used up its part is told so.
+        ask(&routes, "GET /v1/agreements", Some(&acme)).await
+    };
+    let refused = tokio::select! {
+        refused = asked => refused,
+        _ = futures_util::future::join_all(silent) => panic!("all bodies came"),
+    };
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS, "{}", refused.body);
+    assert_eq!(refused.headers[header::RETRY_AFTER], "3");
+    assert!(refused.body.contains("2 of its requests are being answered"), "{}", refused.body);
+}
+
 /// Answers the questions of agreements from a database.
 async fn provider(mut requests: mpsc::Receiver<Request>) {
     let mut stored = StoredAgreements::new();
