@@ -1,8 +1,12 @@
 //! Checks beyond serde: double names, values out of bounds, and contradictions between parts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Component, PathBuf},
+};
 
 use weir_datapath::engine;
+use weir_discovery::units::SliceName;
 use weir_share::{Admission, AdmitError, Claimant, Policy};
 use weir_units::{BitRate, Bytes};
 
@@ -44,6 +48,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let mut classes = BTreeSet::new();
     let mut interfaces = BTreeMap::new();
     let mut units = BTreeMap::new();
+    let mut cgroups = BTreeMap::new();
     for class in &config.classes {
         let what = format!("[[class]] {}", class.name);
         let bare = class.name.split_once(':').map_or(class.name.as_str(), |(_, name)| name);
@@ -77,6 +82,16 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             && let Some(other) = units.insert(unit.clone(), class.name.as_str())
         {
             return Err(fault(what, format!("{unit} belongs to class {other} already")));
+        }
+        if let Some(path) = cgroup_of(class)
+            && let Some(other) = cgroups.insert(path.clone(), class.name.as_str())
+        {
+            let path = path.display();
+            let detail = format!(
+                "cgroup {path} belongs to class {other} already, and one class gets its packets: remove one of the \
+                 two, or name a cgroup below {path}"
+            );
+            return Err(fault(what, detail));
         }
         class.layer().policy().map_err(|e| fault(what, e))?;
     }
@@ -182,6 +197,20 @@ fn check_paths(agent: &Agent) -> Result<(), Fault> {
         return Err(fault("[agent] socket", detail));
     }
     Ok(())
+}
+
+/// The cgroup that a class names by its path or as a slice. Two paths of one cgroup are equal.
+fn cgroup_of(class: &ClassConfig) -> Option<PathBuf> {
+    let path = class.cgroup.clone().or_else(|| class.slice.as_ref().map(SliceName::cgroup))?;
+    let mut from_root = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => from_root.push(name),
+            Component::ParentDir => drop(from_root.pop()),
+            _ => {}
+        }
+    }
+    Some(from_root)
 }
 
 /// Checks the download's capacity, and that each policy of what arrives can be enforced.

@@ -357,6 +357,29 @@ fn a_policy_of_what_arrives_that_cannot_hold_is_refused_with_its_place() {
 }
 
 #[test]
+fn two_classes_on_one_cgroup_are_refused_with_its_path() {
+    let two = |one: &str, other: &str| {
+        parse(&format!("{LINK}[[class]]\nname = \"x1\"\n{one}\n[[class]]\nname = \"x2\"\n{other}\n"))
+    };
+    let by_path = "cgroup = \"/atk.slice\"";
+    for other in
+        [by_path, "slice = \"atk.slice\"", "cgroup = \"/atk.slice/./b/..\"", "cgroup = \"//atk.slice/\""]
+    {
+        for (one, other) in [(by_path, other), (other, by_path)] {
+            let error = two(one, other).expect_err(other);
+            let want =
+                "[[class]] x2: cgroup /atk.slice belongs to class x1 already, and one class gets its packets";
+            assert!(error.contains(want), "{other}\n---\n{error}");
+        }
+    }
+    let nested = two("slice = \"a-b.slice\"", "cgroup = \"/a.slice/a-b.slice\"").unwrap_err();
+    assert!(nested.contains("cgroup /a.slice/a-b.slice belongs to class x1"), "{nested}");
+    for other in ["cgroup = \"/atk.slice/b\"", "slice = \"atk-b.slice\"", "unit = \"atk.service\""] {
+        assert!(two(by_path, other).is_ok(), "{other}");
+    }
+}
+
+#[test]
 fn a_unit_or_a_slice_names_processes_once() {
     let class = |text: &str| parse(&format!("{LINK}[[class]]\nname = \"a\"\n{text}\n"));
     for good in ["unit = \"backup.service\"", "slice = \"tenant-a.slice\"", "cgroup = \"/a\""] {
