@@ -148,7 +148,7 @@ fn a_clock_set_back_leads_to_the_earlier_month_and_its_record() {
     assert!(matches!(&wrong[..], [MonitorEvent::MonthEnded(m)] if m.observed_ms == 3_000), "{wrong:?}");
     assert_eq!(watch(&mut monitor, back, &for_seconds(1, (FULL, true)), good()), []);
     assert_eq!(monitor.month(&id()).map(|m| (m.month(), m.observed_ms)), Some((start().month(), 3_000)));
-    // Without a record it begins anew.
+    // Without a record it is empty.
     watch(&mut monitor, ahead, &for_seconds(1, (FULL, true)), good());
     let news = watch(&mut monitor, back, &for_seconds(1, (FULL, true)), good());
     assert!(matches!(&news[..], [MonitorEvent::MonthEnded(_)]), "{news:?}");

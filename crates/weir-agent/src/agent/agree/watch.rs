@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(month.observed_ms, 9_000, "up to the last look of it");
     }
 
-    /// The step is 400 days ahead and back. Without the record, the month would begin anew and replace it.
+    /// The step is 400 days ahead and back. Without the record, an empty month would replace it.
     #[test]
     fn month_goes_on_after_the_clock_was_ahead_and_is_set_back() {
         let dir = tempfile::tempdir().unwrap();
