@@ -12,8 +12,8 @@ pub use crate::{
 };
 use tokio::sync::{broadcast, mpsc};
 use weir_api::{
-    Actor, Class, ConfigurationText, Doctor, Error, Event, Explanation, Export, History, HistoryQuery,
-    LinkView, NewToken, Plan, SetCapacity, SetPolicies, Status, TokenMade, TokenView, Undone,
+    Actor, Class, ConfigurationText, Doctor, Error, Event, Explanation, Export, ExportQuery, History,
+    HistoryQuery, LinkView, NewToken, Plan, SetCapacity, SetPolicies, Status, TokenMade, TokenView, Undone,
 };
 
 /// A request to the agent's loop.
@@ -72,7 +72,7 @@ pub enum Request {
     /// Everything below `/v1/congestion`.
     Congestion(CongestionRequest),
     /// `GET /v1/export`.
-    Export(Reply<Result<Export, Error>>),
+    Export(ExportQuery, Reply<Result<Export, Error>>),
     /// `GET /v1/events`: the kept events, then later ones.
     Events(Reply<(Vec<Event>, broadcast::Receiver<Event>)>),
 }

@@ -51,8 +51,8 @@ use axum::{
 };
 use tokio::{net::UnixListener, sync::oneshot, time};
 use weir_api::{
-    Class, ConfigurationText, Doctor, Error, ErrorCode, Explanation, Export, History, HistoryQuery, LinkView,
-    NewToken, Plan, SetCapacity, SetPolicies, Status, TokenMade, TokenView, Undone,
+    Class, ConfigurationText, Doctor, Error, ErrorCode, Explanation, Export, ExportQuery, History,
+    HistoryQuery, LinkView, NewToken, Plan, SetCapacity, SetPolicies, Status, TokenMade, TokenView, Undone,
 };
 
 use crate::{
@@ -246,8 +246,8 @@ async fn openapi() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], include_str!("../../../docs/openapi.json"))
 }
 
-async fn export(State(control): State<Control>) -> Answer<Export> {
-    Ok(Json(ask(&control, Request::Export).await??))
+async fn export(State(control): State<Control>, Asked(query): Asked<ExportQuery>) -> Answer<Export> {
+    Ok(Json(ask(&control, |reply| Request::Export(query, reply)).await??))
 }
 
 async fn events(

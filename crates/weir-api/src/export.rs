@@ -1,11 +1,25 @@
-//! The link's division as a static HTB tree, for `weir export`.
+//! A link's division as a static HTB tree, for `weir export`.
+
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
+use weir_agree::Direction;
 use weir_units::{BitRate, Bytes};
 
 use crate::ClassKind;
 
-/// A link, a tree of classes, and the traffic of each class.
+/// The query of `GET /v1/export`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExportQuery {
+    /// The direction of the link.
+    pub direction: Direction,
+    /// The device of one of several links. Without it the main link is meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+}
+
+/// A direction of a link, a tree of classes, and the traffic of each class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Export {
@@ -13,7 +27,10 @@ pub struct Export {
     pub version: String,
     /// The link's device.
     pub link: String,
-    /// The link's capacity.
+    /// The direction of the link.
+    #[serde(default)]
+    pub direction: Direction,
+    /// The capacity of this direction of the link.
     pub capacity: BitRate,
     /// The engine that holds the division now.
     pub engine: String,
@@ -49,10 +66,18 @@ pub struct ExportClass {
     pub prio: u32,
     /// The size of its queue; none for a class with children.
     pub queue: Option<Bytes>,
+    /// The queue splits super-packets above this size. None: it splits nothing.
+    #[serde(default)]
+    pub largest: Option<Bytes>,
     /// Interfaces that are ports of the link's own bridge. tc can tell their packets apart there.
+    /// Only for what leaves.
     pub interfaces: Vec<String>,
     /// Interfaces behind a route or behind another bridge. tc cannot tell their packets apart.
+    /// Only for what leaves.
     pub routed: Vec<String>,
+    /// The addresses of the class. tc tells its packets apart by them. Only for what arrives.
+    #[serde(default)]
+    pub addresses: Vec<IpAddr>,
 }
 
 /// A filter for IP packets of a class. A packet must match every part given.

@@ -23,7 +23,7 @@
 //! | `DELETE /v1/tokens/{name}` | | [`TokenView`]: the token is taken away |
 //! | `DELETE /v1/notices` | | the acknowledged notices of the stored state, as text |
 //! | `GET /v1/doctor` | | [`Doctor`] |
-//! | `GET /v1/export` | | [`Export`] |
+//! | `GET /v1/export?direction=&link=` | | [`Export`]: a direction of a link; without a query what leaves by the main link |
 //! | `PUT /v1/cni` | [`CniAttachment`] | [`CniAttached`], when the class is in force; replaces the same attachment |
 //! | `DELETE /v1/cni` | [`CniKey`] | [`CniForgotten`] |
 //! | `POST /v1/cni/check` | [`CniAttachment`] | [`CniAttached`]; `unknown-name` if it was not reported so |
@@ -110,7 +110,7 @@ pub use cni::{CniAttached, CniAttachment, CniForgotten, CniKeep, CniKey, Wish, W
 pub use congestion::{
     AdviceRequest, AdviceVerb, CongestionMoved, CongestionQuery, CongestionRule, CongestionView,
 };
-pub use export::{Export, ExportClass, ExportSelector};
+pub use export::{Export, ExportClass, ExportQuery, ExportSelector};
 pub use history::{Actor, History, HistoryChange, HistoryQuery, HistoryRecord};
 pub use images::{
     Freed, Image, ImagePeer, ImagePop, ImageUsage, Images, NamedImage, PinImage, Pinned, PruneImages, Scrub,

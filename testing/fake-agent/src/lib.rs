@@ -18,9 +18,10 @@ use weir_agent::{
 use weir_api::{
     Activity, Actor, ActorKind, Capacity, ChangeKind, Check, Class, ClassKind, CongestionMoved,
     CongestionRule, CongestionView, Doctor, Download, DownloadStatus, Error, ErrorCode, Event, EventKind,
-    Explanation, Export, History, HistoryChange, HistoryQuery, HistoryRecord, LinkView, NotEnforced, OnLink,
-    Origin, OtherLink, Plan, PlannedChange, PlannedSetting, PlannedState, PolicyView, RuntimeImage,
-    RuntimeImages, SetPolicies, Sharer, Status, TokenMade, TokenScope, TokenView, Undone, Verdict,
+    Explanation, Export, ExportQuery, History, HistoryChange, HistoryQuery, HistoryRecord, LinkView,
+    NotEnforced, OnLink, Origin, OtherLink, Plan, PlannedChange, PlannedSetting, PlannedState, PolicyView,
+    RuntimeImage, RuntimeImages, SetPolicies, Sharer, Status, TokenMade, TokenScope, TokenView, Undone,
+    Verdict,
 };
 use weir_cc::{
     AdviceSettings, AdviceView, Advisor, Connection, Direction, FlowRecord, Rule, Rules, Stats, rule_for,
@@ -592,7 +593,7 @@ async fn answer(mut requests: mpsc::Receiver<Request>, events: broadcast::WeakSe
                 drop(reply.send(Ok(vec!["2026-11-23T00:00:00Z: the state was damaged".to_owned()])))
             }
             Request::Doctor(reply) => drop(reply.send(Ok(doctor()))),
-            Request::Export(reply) => drop(reply.send(Ok(export()))),
+            Request::Export(query, reply) => drop(reply.send(export_of(query))),
             Request::Events(reply) => {
                 let Some(events) = events.upgrade() else { return };
                 let mut kept = vec![event(1, "started"), event(2, "class-added")];
@@ -755,7 +756,18 @@ fn find<'a>(classes: &'a mut [Class], name: &str) -> Result<&'a mut Class, Error
 pub fn export() -> Export {
     let (link, capacity, engine) = ("eth0".to_owned(), BitRate::mbit(95), "htb".to_owned());
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    Export { version, link, capacity, engine, classes: Vec::new(), selectors: Vec::new() }
+    let (classes, selectors, direction) = (Vec::new(), Vec::new(), weir_agree::Direction::Upload);
+    Export { version, link, direction, capacity, engine, classes, selectors }
+}
+
+/// The same for what is asked about. The link [`other_link`] is beside it.
+fn export_of(query: ExportQuery) -> Result<Export, Error> {
+    let main = export();
+    let link = query.link.unwrap_or_else(|| main.link.clone());
+    if link != main.link && link != other_link().device {
+        return Err(unknown(&link));
+    }
+    Ok(Export { link, direction: query.direction, ..main })
 }
 
 /// Applies all changes or none, as the real agent does.

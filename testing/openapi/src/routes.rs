@@ -98,9 +98,21 @@ fn observation(api: &mut Builder) {
         .answers::<TokenView>()
         .end();
     api.route("GET", "/v1/doctor", "operate", "Checks of the node.").answers::<Doctor>().end();
-    api.route("GET", "/v1/export", "read", "Policies, for other programs that shape.")
-        .answers::<Export>()
-        .end();
+    api.route(
+        "GET",
+        "/v1/export",
+        "read",
+        "The division of a direction of a link, for other programs that shape.",
+    )
+    .query_of::<weir_agree::Direction>("direction", "What arrives or what leaves; `upload` if left out.")
+    .query(
+        "link",
+        false,
+        json!({ "type": "string" }),
+        "The device of one of several links; the main one if left out.",
+    )
+    .answers::<Export>()
+    .end();
     api.route(
         "GET",
         "/v1/events",

@@ -92,7 +92,7 @@ impl Agent {
             Request::Cni(ask) => self.ask_cni(ask),
             Request::Agreements(ask) => self.agree(ask),
             Request::Congestion(ask) => self.ask_congestion(ask),
-            Request::Export(reply) => drop(reply.send(self.export())),
+            Request::Export(query, reply) => drop(reply.send(self.export(&query))),
             Request::Events(reply) => {
                 drop(reply.send(self.events.subscribe()));
             }

@@ -41,7 +41,7 @@ pub(super) struct Download {
     pub(super) allocations: Allocations,
     pub(super) promises: Promises,
     scheduler: engine::Download,
-    shape: plan::Shape,
+    pub(super) shape: plan::Shape,
     measured: Vec<Measured>,
     /// Debts for packets that the queues have dropped.
     pub(super) charges: Charges,
@@ -149,6 +149,11 @@ impl Download {
     /// The scheduler's device and engine.
     pub(super) fn device(&self) -> (&str, EngineKind) {
         (self.scheduler.device(), self.scheduler.kind())
+    }
+
+    /// The addresses by which packets are known, with the handles of their classes.
+    pub(super) fn addresses(&self) -> &BTreeMap<IpAddr, u32> {
+        self.scheduler.owners()
     }
 
     /// Whether conntrack tells flows behind NAT of which nothing has left.

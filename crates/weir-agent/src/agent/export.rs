@@ -1,39 +1,141 @@
-//! The division as a static tree without an agent, for `weir export`.
+//! The division of a link as a static tree without an agent, for `weir export`.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
-use weir_api::{ClassKind, Error, ErrorCode, Export, ExportClass, ExportSelector};
+use weir_agree::Direction;
+use weir_api::{ClassKind, Error, ErrorCode, Export, ExportClass, ExportQuery, ExportSelector};
 use weir_bpf::{LocalPrefix, SelectorRule};
-use weir_datapath::engine::{Plan, plan, tree};
-use weir_netlink::tc::Leaf;
+use weir_datapath::engine::{EngineKind, Plan, plan, tree};
+use weir_netlink::{Link, tc::Leaf};
 use weir_units::chain;
 use weir_units::{BitRate, TcHandle};
 
-use super::{Agent, class_table::ClassEntry, datapath::rules};
+use super::{
+    Agent,
+    class_table::{ClassEntry, ClassTable},
+    datapath::{handle, rules},
+    uplink::Uplink,
+};
+
+/// A direction of a link, as the agent divides it.
+struct Divided<'a> {
+    classes: &'a ClassTable,
+    shape: &'a plan::Shape,
+    engine: EngineKind,
+    seen: Seen<'a>,
+}
+
+/// The marks by which tc tells the classes' packets apart.
+enum Seen<'a> {
+    /// The interface that a leaving packet came from, if it is one of these ports of the link's bridge.
+    ByPort(BTreeSet<u32>),
+    /// The address that an arriving packet is for, with the handle of its class.
+    ByAddress(&'a BTreeMap<IpAddr, u32>),
+}
 
 impl Agent {
-    /// The division in force, with minima as rates.
-    pub(super) fn export(&mut self) -> Result<Export, Error> {
-        if let Some(framing) = self.link.scheduler.shape.framing {
+    /// The division in force of a direction of a link, with minima as rates.
+    pub(super) fn export(&mut self, query: &ExportQuery) -> Result<Export, Error> {
+        let interfaces = self.datapath.netlink.links().map_err(|e| {
+            Error::new(ErrorCode::Engine, format!("cannot look at this node's interfaces: {}", chain(&e)))
+        })?;
+        let (classes, link) = self.link_to_export(query.link.as_deref())?;
+        let device = &classes.config().link.device;
+        let divided = match query.direction {
+            Direction::Upload => Divided {
+                classes,
+                shape: &link.scheduler.shape,
+                engine: link.scheduler.engine.kind(),
+                seen: Seen::ByPort(self.ports_beside(link, &interfaces)),
+            },
+            Direction::Download => of_download(link, device)?,
+        };
+        if let Some(framing) = divided.shape.framing {
             let message = format!(
                 "cannot export the division: its packets are charged with the framing of the line ({framing}), which \
                  a static script would lack"
             );
             return Err(Error::new(ErrorCode::BadRequest, message));
         }
-        let links = self.datapath.netlink.links().map_err(|e| Error {
-            code: ErrorCode::Engine,
-            message: format!("cannot look at this node's interfaces: {}", chain(&e)),
-            asked: None,
-            free: None,
-        })?;
-        let bridge = links.iter().find(|l| Some(l.index) == self.uplink()).and_then(|l| l.master);
-        let is_seen = |index: u32| {
-            bridge.is_some() && links.iter().any(|link| link.index == index && link.master == bridge)
+        Ok(divided.export(device, query.direction))
+    }
+
+    /// The link of a device with its classes. Without a device it is the main link.
+    fn link_to_export(&self, device: Option<&str>) -> Result<(&ClassTable, &Uplink), Error> {
+        let main = &self.classes.config().link;
+        let Some(device) = device.filter(|device| *device != main.device) else {
+            return Ok((&self.classes, &self.link));
         };
-        let present = || self.classes.entries().values().filter_map(|e| e.minor.map(|minor| (minor, e)));
+        if let Some(other) = self.others.iter().find(|other| other.device() == device) {
+            return Ok((&other.classes, &other.link));
+        }
+        let refused = |code, why: String| {
+            Err(Error::new(code, format!("cannot export the division of link {device}: {why}")))
+        };
+        if let Some(why) = self.unshared.get(device) {
+            return refused(ErrorCode::Engine, why.clone());
+        }
+        let all: Vec<&str> = main.all().map(|link| link.device.as_str()).collect();
+        match all[..] {
+            [only] => refused(ErrorCode::BadRequest, format!("the only link is {only}")),
+            _ => refused(ErrorCode::BadRequest, format!("the links are {}", all.join(", "))),
+        }
+    }
+
+    /// The other ports of the bridge that a link's device is a port of.
+    fn ports_beside(&self, link: &Uplink, interfaces: &[Link]) -> BTreeSet<u32> {
+        let uplink = self.datapath.attachments.uplink(link.scheduler.number);
+        let bridge = interfaces.iter().find(|found| Some(found.index) == uplink).and_then(|l| l.master);
+        let ports = interfaces.iter().filter(|found| bridge.is_some() && found.master == bridge);
+        ports.map(|port| port.index).collect()
+    }
+}
+
+/// The download of the link of a device.
+fn of_download<'a>(link: &'a Uplink, device: &str) -> Result<Divided<'a>, Error> {
+    let Some(download) = &link.download else {
+        let message = format!(
+            "cannot export what arrives by {device}: the download is not shared; set [link] download in the \
+             configuration"
+        );
+        return Err(Error::new(ErrorCode::BadRequest, message));
+    };
+    Ok(Divided {
+        classes: &download.classes,
+        shape: &download.shape,
+        engine: download.device().1,
+        seen: Seen::ByAddress(download.addresses()),
+    })
+}
+
+impl Divided<'_> {
+    fn export(&self, device: &str, direction: Direction) -> Export {
+        let selectors = match &self.seen {
+            Seen::ByPort(_) => rules(self.classes).0.iter().map(selector).collect(),
+            Seen::ByAddress(_) => Vec::new(),
+        };
+        Export {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            link: device.to_owned(),
+            direction,
+            capacity: self.shape.capacity,
+            engine: self.engine.name().to_owned(),
+            classes: self.tree().iter().map(|node| self.class(node)).collect(),
+            selectors,
+        }
+    }
+
+    /// The classes that are here, with their minors.
+    fn present(&self) -> impl Iterator<Item = (u16, &ClassEntry)> {
+        self.classes.entries().values().filter_map(|entry| entry.minor.map(|minor| (minor, entry)))
+    }
+
+    fn tree(&self) -> Vec<tree::Node> {
         let of_kind =
-            |group: bool| present().filter(move |(_, e)| (e.class.kind == ClassKind::Group) == group);
+            |group: bool| self.present().filter(move |(_, e)| (e.class.kind == ClassKind::Group) == group);
         let index: BTreeMap<&str, usize> =
             of_kind(true).map(|(_, e)| e.class.name.as_str()).zip(0..).collect();
         let group = |(minor, entry): (u16, &ClassEntry)| plan::Group {
@@ -58,42 +160,56 @@ impl Agent {
         let groups: Vec<plan::Group> = of_kind(true).map(group).collect();
         let members: Vec<plan::Member> = of_kind(false).map(member).collect();
         let mut nodes = Vec::new();
-        tree::fixed(
-            &Plan { shape: &self.link.scheduler.shape, groups: &groups, members: &members },
-            &mut nodes,
-        );
-        let class = |node: &tree::Node| {
-            let found = present().find(|(minor, _)| *minor == node.class.handle.minor()).map(|(_, e)| e);
-            let ports = found.map_or(&[][..], |entry| &entry.class.ports);
-            let named = |seen: bool| {
-                let of = ports.iter().filter(|(index, _)| is_seen(*index) == seen);
-                of.map(|(_, name)| name.clone()).collect()
-            };
-            ExportClass {
-                name: found.map_or("link".to_owned(), |entry| entry.class.name.clone()),
-                kind: found.map(|entry| entry.class.kind),
-                handle: node.class.handle.to_string(),
-                parent: node.class.parent.to_string(),
-                rate: node.class.rate,
-                ceil: node.class.ceil,
-                burst: node.class.burst,
-                cburst: node.class.cburst,
-                quantum: node.class.quantum,
-                prio: node.class.prio,
-                queue: node.leaf.map(|(Leaf::Fifo { limit } | Leaf::Split { limit, .. })| limit),
-                interfaces: named(true),
-                routed: named(false),
-            }
+        tree::fixed(&Plan { shape: self.shape, groups: &groups, members: &members }, &mut nodes);
+        nodes
+    }
+
+    fn class(&self, node: &tree::Node) -> ExportClass {
+        let minor = node.class.handle.minor();
+        let found = self.present().find(|(other, _)| *other == minor).map(|(_, entry)| entry);
+        let (queue, largest) = match node.leaf {
+            None => (None, None),
+            Some(Leaf::Fifo { limit }) => (Some(limit), None),
+            Some(Leaf::Split { limit, largest }) => (Some(limit), Some(largest)),
         };
-        let link = &self.classes.config().link;
-        Ok(Export {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            link: link.device.clone(),
-            capacity: link.capacity,
-            engine: self.link.scheduler.engine.kind().name().to_owned(),
-            classes: nodes.iter().map(class).collect(),
-            selectors: rules(&self.classes).0.iter().map(selector).collect(),
-        })
+        let (interfaces, routed) = self.interfaces(found);
+        ExportClass {
+            name: found.map_or("link".to_owned(), |entry| entry.class.name.clone()),
+            kind: found.map(|entry| entry.class.kind),
+            handle: node.class.handle.to_string(),
+            parent: node.class.parent.to_string(),
+            rate: node.class.rate,
+            ceil: node.class.ceil,
+            burst: node.class.burst,
+            cburst: node.class.cburst,
+            quantum: node.class.quantum,
+            prio: node.class.prio,
+            queue,
+            largest,
+            interfaces,
+            routed,
+            addresses: self.addresses(minor),
+        }
+    }
+
+    /// The interfaces of a class by which tc knows its packets, and the others. None for what arrives.
+    fn interfaces(&self, entry: Option<&ClassEntry>) -> (Vec<String>, Vec<String>) {
+        let (Seen::ByPort(seen), Some(entry)) = (&self.seen, entry) else { return Default::default() };
+        let (seen, other): (Vec<_>, Vec<_>) =
+            entry.class.ports.iter().partition(|(index, _)| seen.contains(index));
+        let names = |ports: Vec<&(u32, String)>| ports.into_iter().map(|(_, name)| name.clone()).collect();
+        (names(seen), names(other))
+    }
+
+    /// The addresses of a class. A script leaves out those that each network has.
+    fn addresses(&self, minor: u16) -> Vec<IpAddr> {
+        let Seen::ByAddress(owners) = &self.seen else { return Vec::new() };
+        let is_own = |address: &IpAddr| match address {
+            IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
+            IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
+        };
+        let of_class = owners.iter().filter(|(_, owner)| **owner == handle(minor));
+        of_class.map(|(address, _)| *address).filter(is_own).collect()
     }
 }
 

@@ -21,8 +21,8 @@ use tokio::{net::UnixStream, runtime::Runtime, time};
 
 use crate::{
     Class, CniAttached, CniAttachment, CniForgotten, CniKeep, CniKey, ConfigurationText, Doctor, Error,
-    Explanation, Export, History, HistoryQuery, LinkView, NewToken, Plan, SetCapacity, SetPolicies, Status,
-    TokenMade, TokenView, Undone, plain::plain_value,
+    Explanation, Export, ExportQuery, History, HistoryQuery, LinkView, NewToken, Plan, SetCapacity,
+    SetPolicies, Status, TokenMade, TokenView, Undone, plain::plain_value,
 };
 
 /// The largest answer: a hundred thousand classes at some 600 bytes each.
@@ -228,12 +228,16 @@ impl Client {
         self.get(&format!("/v1/classes/{}/explain", segment(name)))
     }
 
-    /// The division as a static HTB tree.
+    /// The division of a direction of a link as a static HTB tree.
     ///
     /// # Errors
-    /// [`ClientError`].
-    pub fn export(&self) -> Result<Export, ClientError> {
-        self.get("/v1/export")
+    /// [`ClientError`]; [`ClientError::Refused`] if that is not shared.
+    pub fn export(&self, query: &ExportQuery) -> Result<Export, ClientError> {
+        let mut path = format!("/v1/export?direction={}", query.direction);
+        if let Some(link) = &query.link {
+            path += &format!("&link={}", segment(link));
+        }
+        self.get(&path)
     }
 
     /// Changes policies, all or none, and returns the classes concerned.

@@ -345,6 +345,17 @@ fn export_prints_a_script_or_the_tree_itself() {
 }
 
 #[test]
+fn export_asks_for_a_direction_of_a_link() {
+    let agent = FakeAgent::start();
+    let script = ask(&agent, &["export", "tc", "--download", "--link", "wwan0"]).good();
+    assert!(script.contains("# The division of what arrives by wwan0, 95mbit,"), "{script}");
+    assert!(script.contains("IFB=${IFB:-ifb4wwan0}"), "{script}");
+    let refused = ask(&agent, &["export", "tc", "--link", "eth9"]);
+    assert_eq!((refused.code, refused.out.as_str()), (ExitCode::FAILURE, ""), "{}", refused.err);
+    assert!(refused.err.contains("eth9"), "{}", refused.err);
+}
+
+#[test]
 fn without_an_agent_each_verb_says_how_to_get_one() {
     for line in [
         "ps",

@@ -104,6 +104,12 @@ impl Download {
         self.maps.owners = owners.into_iter().map(|(address, minor)| (address, handle(minor))).collect();
     }
 
+    /// The addresses by which the programs know a packet's class, with the handles of the classes.
+    #[must_use]
+    pub fn owners(&self) -> &BTreeMap<IpAddr, u32> {
+        &self.maps.owners
+    }
+
     /// Writes the entries of the programs' maps that differ from the wanted ones: their number by map,
     /// and the first failure.
     pub fn restore(&mut self) -> (Vec<(&'static str, usize)>, Option<EngineError>) {

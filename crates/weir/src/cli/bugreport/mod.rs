@@ -18,7 +18,7 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
-use weir_api::ClientError;
+use weir_api::{ClientError, ExportQuery};
 
 use self::secrets::Secrets;
 use super::{Session, doctor, format, progress::Waiting};
@@ -163,7 +163,7 @@ fn gather(args: &BugreportArgs, path: &OsString, session: &Session<'_>) -> anyho
     let client = &session.client;
     report.add("agent/status.json", json(client.status()));
     report.add("agent/classes.json", json(client.classes()));
-    report.add("agent/export.json", json(client.export()));
+    report.add("agent/export.json", json(client.export(&ExportQuery::default())));
     report.add("agent/congestion.json", json(client.congestion()));
     report.add(
         "agent/events.json",

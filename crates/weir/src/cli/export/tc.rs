@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use weir_agree::Direction;
 use weir_api::{ClassKind, Export, ExportClass, ExportSelector};
 
-use super::{caveats, is_about, protocols, rest, sender};
+use super::{caveats, ifb, is_about, of_kind, protocols, rest, sender, title};
 
 /// ARP, 802.1X, DHCP and neighbour discovery: the protocol, and the match for u32.
 const CONTROL: [(&str, &str); 9] = [
@@ -22,40 +23,14 @@ const CONTROL: [(&str, &str); 9] = [
 
 /// Writes a shell script. `date` appears in its first lines.
 pub(super) fn script(export: &Export, date: &str) -> String {
-    let Export { version, link, capacity, .. } = export;
-    let mut text =
-        format!("#!/bin/sh\n# The division of {link}, {capacity}, as weir {version} held it on {date}.\n#\n");
+    let mut text = format!("#!/bin/sh\n# {}\n#\n", title(export, date));
     for line in caveats(export) {
         let _ = writeln!(text, "# - {line}");
     }
-    let default = rest(export).map_or("1:4", |class| class.handle.as_str());
-    let minor = default.trim_start_matches("1:");
-    let _ = write!(
-        text,
-        "# To undo it: tc qdisc del dev \"$DEV\" root\nset -e\nDEV=${{DEV:-{link}}}\n\n\
-         tc qdisc replace dev \"$DEV\" root handle 1: htb default {minor}\n"
-    );
-    for class in &export.classes {
-        let ExportClass { name, handle, parent, rate, ceil, burst, cburst, quantum, prio, .. } = class;
-        let other = if *handle == *default { ", and what no filter takes" } else { "" };
-        let _ = write!(
-            text,
-            "\n# {name}{other}\ntc class add dev \"$DEV\" parent {parent} classid {handle} htb rate {}bit ceil {}bit \
-             burst {}b cburst {}b quantum {} prio {prio}\n",
-            rate.0, ceil.0, burst.0, cburst.0, quantum.0
-        );
-        if let Some(queue) = class.queue {
-            let minor = handle.trim_start_matches("1:");
-            let _ = writeln!(
-                text,
-                "tc qdisc add dev \"$DEV\" parent {handle} handle {}: bfifo limit {}",
-                queue_handle(minor),
-                queue.0
-            );
-        }
-    }
-    let mut filters = Filters { text, next: 1 };
-    if let Some(control) = export.classes.iter().find(|class| class.kind == Some(ClassKind::Control)) {
+    let device = begin(export, &mut text);
+    tree(export, device, &mut text);
+    let mut filters = Filters { text, device, next: 1 };
+    if let Some(control) = of_kind(export, ClassKind::Control) {
         filters.comment("What the network itself needs");
         for (protocol, matches) in CONTROL {
             filters.add(protocol, matches, &control.handle);
@@ -65,20 +40,113 @@ pub(super) fn script(export: &Export, date: &str) -> String {
         select(export, selector, &mut filters);
     }
     for class in &export.classes {
-        if !class.interfaces.is_empty() {
-            filters.comment(&format!("All else that {} sends", class.name));
-        }
-        for interface in &class.interfaces {
-            filters.add("all", &format!("match u32 0 0 indev {interface}"), &class.handle);
-        }
-        for interface in &class.routed {
-            filters.comment(&format!(
-                "{} ({interface}) is behind a route: on the link nothing tells its packets from the host's",
-                class.name
-            ));
+        match export.direction {
+            Direction::Upload => by_interface(class, &mut filters),
+            Direction::Download => by_address(class, &mut filters),
         }
     }
-    filters.text
+    let mut text = filters.text;
+    if export.direction == Direction::Download {
+        // No packet comes before the tree is whole.
+        text += REDIRECT;
+    }
+    text
+}
+
+/// The commands that send what arrives through the tree.
+const REDIRECT: &str = "
+# All that arrives passes the tree, and goes on from there
+tc qdisc replace dev \"$DEV\" clsact
+tc filter add dev \"$DEV\" ingress protocol all prio 1 u32 match u32 0 0 action mirred egress redirect dev \"$IFB\"
+";
+
+/// Writes how to undo the script, and the devices. Returns the variable of the device that has the tree.
+fn begin(export: &Export, text: &mut String) -> &'static str {
+    let link = &export.link;
+    let device = match export.direction {
+        Direction::Upload => {
+            let _ = write!(
+                text,
+                "# To undo it: tc qdisc del dev \"$DEV\" root\nset -e\nDEV=${{DEV:-{link}}}\n\n"
+            );
+            "\"$DEV\""
+        }
+        Direction::Download => {
+            let _ = write!(
+                text,
+                "# To undo it: tc filter del dev \"$DEV\" ingress prio 1; ip link del \"$IFB\"\n\
+                 set -e\nDEV=${{DEV:-{link}}}\nIFB=${{IFB:-{}}}\n\n\
+                 ip link add \"$IFB\" type ifb\nip link set dev \"$IFB\" up\n",
+                ifb(export)
+            );
+            "\"$IFB\""
+        }
+    };
+    let default = rest(export).map_or("4", |class| class.handle.trim_start_matches("1:"));
+    let _ = writeln!(text, "tc qdisc replace dev {device} root handle 1: htb default {default}");
+    device
+}
+
+/// Writes the classes and their queues.
+fn tree(export: &Export, device: &str, text: &mut String) {
+    let default = rest(export).map(|class| &class.handle);
+    for class in &export.classes {
+        let ExportClass { name, handle, parent, rate, ceil, burst, cburst, quantum, prio, .. } = class;
+        let other = if Some(handle) == default { ", and what no filter takes" } else { "" };
+        let _ = write!(
+            text,
+            "\n# {name}{other}\ntc class add dev {device} parent {parent} classid {handle} htb rate {}bit ceil {}bit \
+             burst {}b cburst {}b quantum {} prio {prio}\n",
+            rate.0, ceil.0, burst.0, cburst.0, quantum.0
+        );
+        if let Some(limit) = class.queue {
+            let queue = queue_handle(handle.trim_start_matches("1:"));
+            let kind = match class.largest {
+                // The rate never holds back. This queue splits packets above its burst.
+                Some(largest) => format!("tbf rate 1000gbit burst {}b", largest.0),
+                None => "bfifo".to_owned(),
+            };
+            let limit = limit.0;
+            let _ = writeln!(
+                text,
+                "tc qdisc add dev {device} parent {handle} handle {queue}: {kind} limit {limit}"
+            );
+        }
+    }
+}
+
+/// Adds the filters of what a class sends.
+fn by_interface(class: &ExportClass, filters: &mut Filters) {
+    if !class.interfaces.is_empty() {
+        filters.comment(&format!("All else that {} sends", class.name));
+    }
+    for interface in &class.interfaces {
+        filters.add("all", &format!("match u32 0 0 indev {interface}"), &class.handle);
+    }
+    for interface in &class.routed {
+        filters.comment(&format!(
+            "{} ({interface}) is behind a route: on the link nothing tells its packets from the host's",
+            class.name
+        ));
+    }
+}
+
+/// Adds the filters of what arrives for a class.
+fn by_address(class: &ExportClass, filters: &mut Filters) {
+    let is_known =
+        matches!(class.kind, None | Some(ClassKind::Group | ClassKind::Control | ClassKind::Default));
+    if class.addresses.is_empty() {
+        if !is_known {
+            filters.comment(&format!("{} has no address of its own: nothing tells its packets", class.name));
+        }
+        return;
+    }
+    filters.comment(&format!("All that arrives for {}", class.name));
+    for address in &class.addresses {
+        let (protocol, version, len) =
+            if address.is_ipv6() { ("ipv6", "ip6", 128) } else { ("ip", "ip", 32) };
+        filters.add(protocol, &format!("match {version} dst {address}/{len}"), &class.handle);
+    }
 }
 
 /// The handle of a class's queue. It must differ from the root's handle.
@@ -88,6 +156,8 @@ fn queue_handle(minor: &str) -> String {
 
 struct Filters {
     text: String,
+    /// The variable of the device that has the tree.
+    device: &'static str,
     next: u32,
 }
 
@@ -99,8 +169,8 @@ impl Filters {
     fn add(&mut self, protocol: &str, matches: &str, class: &str) {
         let _ = writeln!(
             self.text,
-            "tc filter add dev \"$DEV\" parent 1: protocol {protocol} prio {} u32 {matches} flowid {class}",
-            self.next
+            "tc filter add dev {} parent 1: protocol {protocol} prio {} u32 {matches} flowid {class}",
+            self.device, self.next
         );
         self.next += 1;
     }

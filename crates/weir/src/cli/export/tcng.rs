@@ -3,27 +3,71 @@
 
 use std::fmt::Write as _;
 
+use weir_agree::Direction;
 use weir_api::{ClassKind, Export, ExportClass, ExportSelector};
 
-use super::{caveats, is_about, protocols, rest};
+use super::{caveats, ifb, is_about, protocols, rest, title};
 
 /// Writes a configuration. `date` appears in its first lines.
 pub(super) fn script(export: &Export, date: &str) -> String {
-    let Export { version, link, capacity, .. } = export;
-    let mut text =
-        format!("/*\n * The division of {link}, {capacity}, as weir {version} held it on {date}.\n *\n");
-    let own = [
-        "tcng knows IPv4 only: selectors of IPv6 are left out.".to_owned(),
-        "It knows no interfaces that packets came from: what is left of containers is the last class's."
-            .to_owned(),
-    ];
-    for line in caveats(export).iter().chain(&own) {
+    let mut text = format!("/*\n * {}\n *\n", title(export, date));
+    for line in caveats(export).into_iter().chain(own_caveats(export)) {
         let _ = writeln!(text, " * - {line}");
     }
+    let device = match export.direction {
+        Direction::Upload => export.link.clone(),
+        Direction::Download => ifb(export),
+    };
     let _ = write!(
         text,
-        " */\n#include \"fields.tc\"\n#include \"ports.tc\"\n\ndev \"{link}\" {{\n    egress {{\n"
+        " */\n#include \"fields.tc\"\n#include \"ports.tc\"\n\ndev \"{device}\" {{\n    egress {{\n"
     );
+    by_selector(export, &mut text);
+    by_address(export, &mut text);
+    if let Some(class) = rest(export) {
+        let _ = writeln!(text, "        class (<{}>) if 1;", variable(export, &class.handle));
+    }
+    let _ = writeln!(text, "\n        htb () {{");
+    if let Some(root) = export.classes.first() {
+        let _ = writeln!(text, "            class ({}) {{", parameters(root));
+        inside(export, root, 4, &mut text);
+        let _ = writeln!(text, "            }}");
+    }
+    text + "        }\n    }\n}\n"
+}
+
+/// The limits of tcng.
+fn own_caveats(export: &Export) -> Vec<String> {
+    let mut lines = match export.direction {
+        Direction::Upload => vec![
+            "tcng knows IPv4 only: selectors of IPv6 are left out.".to_owned(),
+            "It knows no interfaces that packets came from: what is left of containers is the last class's."
+                .to_owned(),
+        ],
+        Direction::Download => {
+            let (link, ifb) = (&export.link, ifb(export));
+            vec![
+                "tcng knows IPv4 only: addresses of IPv6 are left out.".to_owned(),
+                "It knows no redirection. These commands send what arrives through the tree:".to_owned(),
+                format!(
+                    "    ip link add {ifb} type ifb; ip link set dev {ifb} up   (before this configuration)"
+                ),
+                format!("    tc qdisc replace dev {link} clsact   (after it)"),
+                format!(
+                    "    tc filter add dev {link} ingress protocol all prio 1 u32 match u32 0 0 action mirred \
+                     egress redirect dev {ifb}"
+                ),
+            ]
+        }
+    };
+    if export.classes.iter().any(|class| class.largest.is_some()) {
+        lines.push("Its queues do not split super-packets, which miss their weights.".to_owned());
+    }
+    lines
+}
+
+/// Writes the conditions of the selectors.
+fn by_selector(export: &Export, text: &mut String) {
     for selector in export.selectors.iter().filter(|s| s.from.is_none() && is_about(s, false)) {
         for protocol in protocols(selector) {
             let class = variable(export, &selector.class);
@@ -35,16 +79,16 @@ pub(super) fn script(export: &Export, date: &str) -> String {
         let _ =
             writeln!(text, "        /* left out: a selector of {}, {why} */", variable(export, &left.class));
     }
-    if let Some(class) = rest(export) {
-        let _ = writeln!(text, "        class (<{}>) if 1;", variable(export, &class.handle));
+}
+
+/// Writes the conditions of the destination addresses.
+fn by_address(export: &Export, text: &mut String) {
+    for class in &export.classes {
+        for address in class.addresses.iter().filter(|address| address.is_ipv4()) {
+            let class = variable(export, &class.handle);
+            let _ = writeln!(text, "        class (<{class}>) if ip_dst == {address};");
+        }
     }
-    let _ = writeln!(text, "\n        htb () {{");
-    if let Some(root) = export.classes.first() {
-        let _ = writeln!(text, "            class ({}) {{", parameters(root));
-        inside(export, root, 4, &mut text);
-        let _ = writeln!(text, "            }}");
-    }
-    text + "        }\n    }\n}\n"
 }
 
 /// Writes the classes below this one.

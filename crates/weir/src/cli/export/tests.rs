@@ -15,8 +15,10 @@ fn class(name: &str, kind: Option<ClassKind>, handle: &str, parent: &str, mbit: 
         quantum: Bytes(1514),
         prio: 1,
         queue: kind.is_some().then_some(Bytes(300_000)),
+        largest: None,
         interfaces: Vec::new(),
         routed: Vec::new(),
+        addresses: Vec::new(),
     }
 }
 
@@ -42,6 +44,7 @@ fn export() -> Export {
     Export {
         version: "0.1.0".to_owned(),
         link: "eth0".to_owned(),
+        direction: Direction::Upload,
         capacity: BitRate::mbit(100),
         engine: "htb".to_owned(),
         classes: vec![
@@ -55,6 +58,96 @@ fn export() -> Export {
         ],
         selectors: vec![selector, of_web],
     }
+}
+
+/// A download of a container with two addresses, a class of processes, the host, and the rest.
+fn download() -> Export {
+    let with = |class: ExportClass, addresses: &[&str]| ExportClass {
+        addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        largest: Some(Bytes(9_216)),
+        ..class
+    };
+    let of = |name, kind, handle, mbit| class(name, Some(kind), handle, "1:1", mbit);
+    Export {
+        direction: Direction::Download,
+        capacity: BitRate::mbit(50),
+        selectors: Vec::new(),
+        classes: vec![
+            class("link", None, "1:1", "1:", (50, 50)),
+            with(of("default", ClassKind::Default, "1:2", (1, 50)), &[]),
+            with(of("control", ClassKind::Control, "1:3", (1, 50)), &[]),
+            with(of("host", ClassKind::Host, "1:4", (5, 5)), &["192.0.2.1"]),
+            with(of("web", ClassKind::Container, "1:11", (10, 20)), &["10.0.0.2", "fd00::2"]),
+            with(of("job", ClassKind::Cgroup, "1:12", (1, 50)), &[]),
+        ],
+        ..export()
+    }
+}
+
+#[track_caller]
+fn assert_lines(text: &str, lines: &[&str]) {
+    for line in lines {
+        assert!(text.lines().any(|l| l.trim() == *line), "{line}\nis not in\n{text}");
+    }
+}
+
+#[test]
+fn tc_script_of_a_download_redirects_to_a_tree_by_addresses() {
+    let text = tc::script(&download(), "2026-11-20T12:00:00Z");
+    assert_lines(
+        &text,
+        &[
+            "# The division of what arrives by eth0, 50mbit, as weir 0.1.0 held it on 2026-11-20T12:00:00Z.",
+            "# - A packet's class is that of its destination address on the link. Behind NAT that is the node's: all \
+             belongs to host. weir learns there whose flows have left.",
+            "# To undo it: tc filter del dev \"$DEV\" ingress prio 1; ip link del \"$IFB\"",
+            "DEV=${DEV:-eth0}",
+            "IFB=${IFB:-ifb4eth0}",
+            "ip link add \"$IFB\" type ifb",
+            "tc qdisc replace dev \"$IFB\" root handle 1: htb default 2",
+            "# default, and what no filter takes",
+            "tc class add dev \"$IFB\" parent 1:1 classid 1:11 htb rate 10000000bit ceil 20000000bit burst 16384b cburst 65536b quantum 1514 prio 1",
+            "tc qdisc add dev \"$IFB\" parent 1:11 handle 11: tbf rate 1000gbit burst 9216b limit 300000",
+            "tc filter add dev \"$IFB\" parent 1: protocol arp prio 1 u32 match u32 0 0 flowid 1:3",
+            "tc filter add dev \"$IFB\" parent 1: protocol ip prio 10 u32 match ip dst 192.0.2.1/32 flowid 1:4",
+            "tc filter add dev \"$IFB\" parent 1: protocol ip prio 11 u32 match ip dst 10.0.0.2/32 flowid 1:11",
+            "tc filter add dev \"$IFB\" parent 1: protocol ipv6 prio 12 u32 match ip6 dst fd00::2/128 flowid 1:11",
+            "# job has no address of its own: nothing tells its packets",
+            "tc qdisc replace dev \"$DEV\" clsact",
+        ],
+    );
+    let last = text.lines().last().unwrap();
+    assert_eq!(
+        last,
+        "tc filter add dev \"$DEV\" ingress protocol all prio 1 u32 match u32 0 0 action mirred egress redirect \
+         dev \"$IFB\"",
+        "no packet comes before the tree is whole"
+    );
+    assert!(!text.contains("indev") && !text.contains("Senders are not held back"), "{text}");
+}
+
+#[test]
+fn tcng_configuration_of_a_download_is_that_of_the_redirections_target() {
+    let text = tcng::script(&download(), "2026-11-20T12:00:00Z");
+    assert_lines(
+        &text,
+        &[
+            "dev \"ifb4eth0\" {",
+            "class (<$host_4>) if ip_dst == 192.0.2.1;",
+            "class (<$web_11>) if ip_dst == 10.0.0.2;",
+            "class (<$default_2>) if 1;",
+            "* - Its queues do not split super-packets, which miss their weights.",
+        ],
+    );
+    assert!(text.contains("ingress protocol all prio 1 u32 match u32 0 0 action mirred"), "{text}");
+    assert_eq!(text.matches('{').count(), text.matches('}').count());
+}
+
+#[test]
+fn device_of_a_redirection_has_a_name_that_the_kernel_takes() {
+    let of = |link: &str| ifb(&Export { link: link.to_owned(), ..download() });
+    assert_eq!(of("eth0"), "ifb4eth0");
+    assert_eq!(["enp0s31f6np0s0", "enp0s31f6np0s1"].map(of), ["ifb40s31f6np0s0", "ifb40s31f6np0s1"]);
 }
 
 #[test]
