@@ -72,10 +72,11 @@ pub struct ExportClass {
     /// Interfaces that are ports of the link's own bridge. tc can tell their packets apart there.
     /// Only for what leaves.
     pub interfaces: Vec<String>,
-    /// Interfaces behind a route or behind another bridge. tc cannot tell their packets apart.
+    /// Interfaces behind a route or behind another bridge. tc knows their packets by an address or not at all.
     /// Only for what leaves.
     pub routed: Vec<String>,
-    /// The addresses of the class. tc tells its packets apart by them. Only for what arrives.
+    /// The addresses of the class, if the download is shared. tc tells its arriving packets apart by them, and
+    /// those that leave by a route if NAT keeps them.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
 }

@@ -17,6 +17,7 @@ use super::{
     Agent,
     class_table::{ClassEntry, ClassTable},
     datapath::{handle, rules},
+    download::Download,
     uplink::Uplink,
 };
 
@@ -25,15 +26,11 @@ struct Divided<'a> {
     classes: &'a ClassTable,
     shape: &'a plan::Shape,
     engine: EngineKind,
-    seen: Seen<'a>,
-}
-
-/// The marks by which tc tells the classes' packets apart.
-enum Seen<'a> {
-    /// The interface that a leaving packet came from, if it is one of these ports of the link's bridge.
-    ByPort(BTreeSet<u32>),
-    /// The address that an arriving packet is for, with the handle of its class.
-    ByAddress(&'a BTreeMap<IpAddr, u32>),
+    direction: Direction,
+    /// The other ports of the link's bridge. tc knows leaving packets by the port that they came from.
+    ports: BTreeSet<u32>,
+    /// Addresses with the handles of their classes. They are known if the download is shared.
+    owners: Option<&'a BTreeMap<IpAddr, u32>>,
 }
 
 impl Agent {
@@ -49,7 +46,9 @@ impl Agent {
                 classes,
                 shape: &link.scheduler.shape,
                 engine: link.scheduler.engine.kind(),
-                seen: Seen::ByPort(self.ports_beside(link, &interfaces)),
+                direction: Direction::Upload,
+                ports: self.ports_beside(link, &interfaces),
+                owners: link.download.as_ref().map(Download::addresses),
             },
             Direction::Download => of_download(link, device)?,
         };
@@ -60,7 +59,7 @@ impl Agent {
             );
             return Err(Error::new(ErrorCode::BadRequest, message));
         }
-        Ok(divided.export(device, query.direction))
+        Ok(divided.export(device))
     }
 
     /// The link of a device with its classes. Without a device it is the main link.
@@ -107,20 +106,22 @@ fn of_download<'a>(link: &'a Uplink, device: &str) -> Result<Divided<'a>, Error>
         classes: &download.classes,
         shape: &download.shape,
         engine: download.device().1,
-        seen: Seen::ByAddress(download.addresses()),
+        direction: Direction::Download,
+        ports: BTreeSet::new(),
+        owners: Some(download.addresses()),
     })
 }
 
 impl Divided<'_> {
-    fn export(&self, device: &str, direction: Direction) -> Export {
-        let selectors = match &self.seen {
-            Seen::ByPort(_) => rules(self.classes).0.iter().map(selector).collect(),
-            Seen::ByAddress(_) => Vec::new(),
+    fn export(&self, device: &str) -> Export {
+        let selectors = match self.direction {
+            Direction::Upload => rules(self.classes).0.iter().map(selector).collect(),
+            Direction::Download => Vec::new(),
         };
         Export {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             link: device.to_owned(),
-            direction,
+            direction: self.direction,
             capacity: self.shape.capacity,
             engine: self.engine.name().to_owned(),
             classes: self.tree().iter().map(|node| self.class(node)).collect(),
@@ -194,21 +195,20 @@ impl Divided<'_> {
 
     /// The interfaces of a class by which tc knows its packets, and the others. None for what arrives.
     fn interfaces(&self, entry: Option<&ClassEntry>) -> (Vec<String>, Vec<String>) {
-        let (Seen::ByPort(seen), Some(entry)) = (&self.seen, entry) else { return Default::default() };
+        let (Direction::Upload, Some(entry)) = (self.direction, entry) else { return Default::default() };
         let (seen, other): (Vec<_>, Vec<_>) =
-            entry.class.ports.iter().partition(|(index, _)| seen.contains(index));
+            entry.class.ports.iter().partition(|(index, _)| self.ports.contains(index));
         let names = |ports: Vec<&(u32, String)>| ports.into_iter().map(|(_, name)| name.clone()).collect();
         (names(seen), names(other))
     }
 
     /// The addresses of a class. A script leaves out those that each network has.
     fn addresses(&self, minor: u16) -> Vec<IpAddr> {
-        let Seen::ByAddress(owners) = &self.seen else { return Vec::new() };
         let is_own = |address: &IpAddr| match address {
             IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
             IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
         };
-        let of_class = owners.iter().filter(|(_, owner)| **owner == handle(minor));
+        let of_class = self.owners.into_iter().flatten().filter(|(_, owner)| **owner == handle(minor));
         of_class.map(|(address, _)| *address).filter(is_own).collect()
     }
 }

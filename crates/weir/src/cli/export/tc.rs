@@ -1,6 +1,6 @@
 //! Writes the division as commands of iproute2.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, net::IpAddr};
 
 use weir_agree::Direction;
 use weir_api::{ClassKind, Export, ExportClass, ExportSelector};
@@ -123,11 +123,25 @@ fn by_interface(class: &ExportClass, filters: &mut Filters) {
     for interface in &class.interfaces {
         filters.add("all", &format!("match u32 0 0 indev {interface}"), &class.handle);
     }
-    for interface in &class.routed {
-        filters.comment(&format!(
-            "{} ({interface}) is behind a route: on the link nothing tells its packets from the host's",
-            class.name
-        ));
+    if class.routed.is_empty() {
+        return;
+    }
+    let by = match class.addresses[..] {
+        [] => "on the link nothing tells its packets from the host's",
+        _ => "its addresses tell its packets, unless NAT replaces them",
+    };
+    filters.comment(&format!("{} ({}) is behind a route: {by}", class.name, class.routed.join(", ")));
+    for address in &class.addresses {
+        let (protocol, matches) = of_address("src", address);
+        filters.add(protocol, &matches, &class.handle);
+    }
+}
+
+/// The protocol of an address, and the match for u32.
+fn of_address(side: &str, address: &IpAddr) -> (&'static str, String) {
+    match address {
+        IpAddr::V4(address) => ("ip", format!("match ip {side} {address}/32")),
+        IpAddr::V6(address) => ("ipv6", format!("match ip6 {side} {address}/128")),
     }
 }
 
@@ -143,9 +157,8 @@ fn by_address(class: &ExportClass, filters: &mut Filters) {
     }
     filters.comment(&format!("All that arrives for {}", class.name));
     for address in &class.addresses {
-        let (protocol, version, len) =
-            if address.is_ipv6() { ("ipv6", "ip6", 128) } else { ("ip", "ip", 32) };
-        filters.add(protocol, &format!("match {version} dst {address}/{len}"), &class.handle);
+        let (protocol, matches) = of_address("dst", address);
+        filters.add(protocol, &matches, &class.handle);
     }
 }
 
@@ -179,26 +192,22 @@ impl Filters {
 fn select(export: &Export, selector: &ExportSelector, filters: &mut Filters) {
     let name = export.classes.iter().find(|c| c.handle == selector.class).map_or("", |c| c.name.as_str());
     let from = sender(export, selector);
-    let inputs: Vec<String> = match from {
-        None => vec![String::new()],
-        Some(class) if !class.interfaces.is_empty() => {
-            class.interfaces.iter().map(|interface| format!(" indev {interface}")).collect()
-        }
-        Some(class) => {
-            filters.comment(&format!(
-                "Selected by {name}, of {} only, which nothing tells from the host's packets on the link: {}",
-                class.name,
-                matches(selector, false, selector.protocol, (0, 0), (0, 0))
-            ));
-            return;
-        }
-    };
+    let is_known = |class: &ExportClass| [false, true].into_iter().any(|v6| !inputs(class, v6).is_empty());
+    if let Some(class) = from.filter(|class| !is_known(class)) {
+        filters.comment(&format!(
+            "Selected by {name}, of {} only, which nothing tells from the host's packets on the link: {}",
+            class.name,
+            matches(selector, false, selector.protocol, (0, 0), (0, 0))
+        ));
+        return;
+    }
     filters.comment(&format!("Selected by {name}"));
     let blocks = |ports: Option<[u16; 2]>| match ports {
         None => vec![(0, 0)],
         Some([first, last]) => weir_bpf::port_blocks(&(first..=last)),
     };
     for v6 in [false, true].into_iter().filter(|v6| is_about(selector, *v6)) {
+        let inputs = from.map_or_else(|| vec![String::new()], |class| inputs(class, v6));
         for protocol in protocols(selector) {
             for source in blocks(selector.source_ports) {
                 for destination in blocks(selector.destination_ports) {
@@ -211,6 +220,13 @@ fn select(export: &Export, selector: &ExportSelector, filters: &mut Filters) {
             }
         }
     }
+}
+
+/// The matches of a sender's packets: its interfaces, or its addresses if it is behind a route.
+fn inputs(class: &ExportClass, v6: bool) -> Vec<String> {
+    let routed = class.addresses.iter().filter(|address| !class.routed.is_empty() && address.is_ipv6() == v6);
+    let interfaces = class.interfaces.iter().map(|interface| format!(" indev {interface}"));
+    interfaces.chain(routed.map(|address| format!(" {}", of_address("src", address).1))).collect()
 }
 
 /// The matches for u32, with ports as value and mask.

@@ -14,6 +14,9 @@ pub(super) fn script(export: &Export, date: &str) -> String {
     for line in caveats(export).into_iter().chain(own_caveats(export)) {
         let _ = writeln!(text, " * - {line}");
     }
+    if export.direction == Direction::Download {
+        redirect(export, &mut text);
+    }
     let device = match export.direction {
         Direction::Upload => export.link.clone(),
         Direction::Download => ifb(export),
@@ -38,32 +41,30 @@ pub(super) fn script(export: &Export, date: &str) -> String {
 
 /// The limits of tcng.
 fn own_caveats(export: &Export) -> Vec<String> {
-    let mut lines = match export.direction {
-        Direction::Upload => vec![
-            "tcng knows IPv4 only: selectors of IPv6 are left out.".to_owned(),
-            "It knows no interfaces that packets came from: what is left of containers is the last class's."
-                .to_owned(),
-        ],
-        Direction::Download => {
-            let (link, ifb) = (&export.link, ifb(export));
-            vec![
-                "tcng knows IPv4 only: addresses of IPv6 are left out.".to_owned(),
-                "It knows no redirection. These commands send what arrives through the tree:".to_owned(),
-                format!(
-                    "    ip link add {ifb} type ifb; ip link set dev {ifb} up   (before this configuration)"
-                ),
-                format!("    tc qdisc replace dev {link} clsact   (after it)"),
-                format!(
-                    "    tc filter add dev {link} ingress protocol all prio 1 u32 match u32 0 0 action mirred \
-                     egress redirect dev {ifb}"
-                ),
-            ]
-        }
-    };
-    if export.classes.iter().any(|class| class.largest.is_some()) {
-        lines.push("Its queues do not split super-packets, which miss their weights.".to_owned());
+    let mut lines = vec![match export.direction {
+        Direction::Upload => "tcng knows IPv4 only: selectors of IPv6 are left out.",
+        Direction::Download => "tcng knows IPv4 only: packets of IPv6 belong to the last class.",
+    }];
+    if export.direction == Direction::Upload {
+        lines.push(
+            "It knows no interfaces that packets came from: containers without a known address are the last class's.",
+        );
     }
-    lines
+    if export.classes.iter().any(|class| class.largest.is_some()) {
+        lines.push("Its queues do not split super-packets, which miss their weights.");
+    }
+    lines.into_iter().map(str::to_owned).collect()
+}
+
+/// Writes the commands that send what arrives through the tree. tcng has no redirection.
+fn redirect(export: &Export, text: &mut String) {
+    let (link, ifb) = (&export.link, ifb(export));
+    let _ = write!(
+        text,
+        " *\n * Before it is run: ip link add {ifb} type ifb; ip link set dev {ifb} up\n \
+         * After it: tc qdisc replace dev {link} clsact; tc filter add dev {link} ingress protocol all prio 1 u32 \
+         match u32 0 0 action mirred egress redirect dev {ifb}\n"
+    );
 }
 
 /// Writes the conditions of the selectors.
@@ -81,12 +82,16 @@ fn by_selector(export: &Export, text: &mut String) {
     }
 }
 
-/// Writes the conditions of the destination addresses.
+/// Writes the conditions of the classes' own addresses.
 fn by_address(export: &Export, text: &mut String) {
+    let field = match export.direction {
+        Direction::Upload => "ip_src",
+        Direction::Download => "ip_dst",
+    };
     for class in &export.classes {
         for address in class.addresses.iter().filter(|address| address.is_ipv4()) {
             let class = variable(export, &class.handle);
-            let _ = writeln!(text, "        class (<{class}>) if ip_dst == {address};");
+            let _ = writeln!(text, "        class (<{class}>) if {field} == {address};");
         }
     }
 }

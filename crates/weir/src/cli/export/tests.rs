@@ -143,6 +143,33 @@ fn tcng_configuration_of_a_download_is_that_of_the_redirections_target() {
     assert_eq!(text.matches('{').count(), text.matches('}').count());
 }
 
+/// A route keeps a packet's source, and NAT does not.
+#[test]
+fn routed_containers_that_leave_are_known_by_their_addresses() {
+    let mut routed = export();
+    let web = &mut routed.classes[3];
+    web.routed = std::mem::take(&mut web.interfaces);
+    let text = tc::script(&routed, "2026-11-20T12:00:00Z");
+    assert_lines(
+        &text,
+        &["# web (veth1) is behind a route: on the link nothing tells its packets from the host's"],
+    );
+    routed.classes[3].addresses = vec!["10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap()];
+    let text = tc::script(&routed, "2026-11-20T12:00:00Z");
+    assert_lines(
+        &text,
+        &[
+            "# web (veth1) is behind a route: its addresses tell its packets, unless NAT replaces them",
+            "tc filter add dev \"$DEV\" parent 1: protocol ip prio 2 u32 match ip protocol 6 0xff match u16 0 0x1fff at 6 match ip sport 90 0xfffe match ip src 10.0.0.2/32 flowid 1:10",
+            "tc filter add dev \"$DEV\" parent 1: protocol ipv6 prio 5 u32 match ip6 protocol 17 0xff match ip6 sport 90 0xfffe match ip6 src fd00::2/128 flowid 1:10",
+            "tc filter add dev \"$DEV\" parent 1: protocol ip prio 6 u32 match ip src 10.0.0.2/32 flowid 1:11",
+            "tc filter add dev \"$DEV\" parent 1: protocol ipv6 prio 7 u32 match ip6 src fd00::2/128 flowid 1:11",
+        ],
+    );
+    let text = tcng::script(&routed, "2026-11-20T12:00:00Z");
+    assert_lines(&text, &["class (<$web_11>) if ip_src == 10.0.0.2;"]);
+}
+
 #[test]
 fn device_of_a_redirection_has_a_name_that_the_kernel_takes() {
     let of = |link: &str| ifb(&Export { link: link.to_owned(), ..download() });
