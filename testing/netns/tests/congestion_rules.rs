@@ -3,6 +3,7 @@
 
 use std::{net::TcpListener, time::Instant};
 
+use nix::sys::resource::{Resource, setrlimit};
 use weir_cc::{Direction, Origin};
 use weir_netlab::topology::{Family, Spec};
 use weir_netns_tests::{
@@ -250,6 +251,16 @@ fn few_connections_try_algorithms_and_results_outlive_the_agent() {
     println!("{made} connections, {} tried reno: {tried:?}", view.tried);
     assert_eq!((tried.first.as_str(), tried.rule), ("reno", None));
     assert!(view.tried * 10 < made, "{} of {made} tried it", view.tried);
+    // Connections that stay open may all be late: of a burst of them at most 20 try it.
+    setrlimit(Resource::RLIMIT_NOFILE, 8192, 8192).expect("root may raise its limit");
+    let listener = srv.within(|| TcpListener::bind((server, 0))).expect("is there").expect("free");
+    let of_a_burst = || {
+        let held: Vec<Pair> = (0..1500).map(|_| Pair::to(node.netns("C1"), &listener)).collect();
+        held.iter().filter(|pair| algorithm(&pair.opened) == "reno").count()
+    };
+    let bursts: Vec<usize> = (0..6).map(|_| of_a_burst()).collect();
+    println!("bursts of 1500 connections, of which this number tried reno: {bursts:?}");
+    assert!(bursts.iter().all(|tried| *tried <= 20), "{bursts:?}");
 
     node.agent().kill();
     node.restart();

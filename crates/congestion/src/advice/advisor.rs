@@ -136,10 +136,14 @@ pub struct Assignment {
     pub to: IpNet,
     /// By which records name the turn; never 0.
     pub turn: u32,
-    /// The part of the connections that begin that use it.
+    /// The part of the connections that begin that is drawn.
     pub share: f64,
+    /// Whether those try the action. In a turn without a trial they follow the rules.
+    pub tries: bool,
     /// The algorithm that they use.
     pub action: Action,
+    /// The number of the network's counter of drawn connections.
+    pub slot: usize,
 }
 
 /// An algorithm of a trial, in figures.
@@ -228,6 +232,8 @@ pub struct Advisor {
     last: u32,
     began: Option<Instant>,
     assignments: Vec<Assignment>,
+    /// Connections drawn since the kernel's programs were loaded, by slot.
+    drawn: [u64; MAX_TRIALS],
 }
 
 impl Advisor {
@@ -235,7 +241,9 @@ impl Advisor {
     /// earlier turns are not, so that flows of before a restart are not taken for later ones'.
     #[must_use]
     pub fn new(settings: Option<AdviceSettings>, stored: BTreeMap<IpNet, Trial>, last: u32) -> Advisor {
-        Advisor { trials: stored, last, ..Advisor::default() }.configured(settings)
+        let mut trials = stored;
+        trials.values_mut().for_each(Trial::lose_flight);
+        Advisor { trials, last, ..Advisor::default() }.configured(settings)
     }
 
     fn configured(mut self, settings: Option<AdviceSettings>) -> Advisor {
@@ -301,7 +309,7 @@ impl Advisor {
         self.began = Some(now);
         self.assignments.clear();
         let mut decisions = Vec::new();
-        for to in settings.to.clone() {
+        for (slot, to) in settings.to.iter().copied().enumerate() {
             let used = rules.of_network(&to).map(Rule::action);
             let used = used.unwrap_or_else(|| Action { start: system.clone(), change: None });
             let fresh = || Trial::new(used.clone(), settings.actions(), settings.share);
@@ -313,21 +321,58 @@ impl Advisor {
                 trial.set_apply(apply);
             }
             let (turn, decided) = trial.next(random());
-            let (action, share) = match turn {
-                Turn::Control => (used, 0.0),
-                Turn::Treatment { arm, share } => (trial.arms()[arm].action.clone(), share),
+            let (action, tries) = match turn {
+                Turn::Control => (used, false),
+                Turn::Treatment { arm, .. } => (trial.arms()[arm].action.clone(), true),
             };
             decisions.extend(decided.into_iter().map(|decision| (to, decision)));
             self.last = self.last.wrapping_add(1).max(1);
+            // A turn counts, also if no flow is drawn in it.
+            trial.began(self.last, 0);
             self.turns.push_back((self.last, to, turn));
             if self.turns.len() > REMEMBERED {
                 self.turns.pop_front();
             }
             if trial.settled().is_none() {
-                self.assignments.push(Assignment { to, turn: self.last, share, action });
+                let (turn, share) = (self.last, trial.share());
+                self.assignments.push(Assignment { to, turn, share, tries, action, slot });
             }
         }
         Some(decisions)
+    }
+
+    /// The slots of networks with a trial that has not settled.
+    #[must_use]
+    pub fn slots(&self) -> Vec<usize> {
+        self.assignments.iter().map(|assignment| assignment.slot).collect()
+    }
+
+    /// This number of connections was drawn for the network of this slot, since the kernel's programs were loaded.
+    pub fn set_drawn(&mut self, slot: usize, total: u64) {
+        let Some(before) = self.drawn.get_mut(slot) else { return };
+        // Programs that were loaded again count from 0.
+        let new = total.checked_sub(*before).unwrap_or(total);
+        *before = total;
+        let Some(of) = self.assignments.iter().find(|assignment| assignment.slot == slot) else { return };
+        if let Some(trial) = self.trials.get_mut(&of.to) {
+            trial.began(of.turn, new);
+        }
+    }
+
+    /// Up to this number of connections may be drawn for the network of this slot, since the kernel's programs were loaded.
+    #[must_use]
+    pub fn most_drawn(&self, slot: usize) -> u64 {
+        let of = self.assignments.iter().find(|assignment| assignment.slot == slot);
+        let room = of.and_then(|of| self.trials.get(&of.to)).map_or(0, Trial::room);
+        self.drawn.get(slot).map_or(0, |drawn| drawn + room)
+    }
+
+    /// A connection has ended that was drawn in this turn.
+    pub fn ended(&mut self, turn: u32) {
+        let Ok(at) = self.turns.binary_search_by_key(&turn, |(number, ..)| *number) else { return };
+        if let Some(trial) = self.trials.get_mut(&self.turns[at].1) {
+            trial.ended(turn);
+        }
     }
 
     /// A flow has ended that began in this turn; `tried` if it used what the turn tries.

@@ -10,6 +10,10 @@ pub(super) const FAR: f64 = 1.1;
 pub(super) const MAY_BE_LATE: f64 = 0.01;
 /// Normal quantile of what is taken for certain about the tail, at each of a handful of looks.
 const CERTAIN: f64 = 2.0;
+/// Drawn flows that may be late at once: half of what 4,000 flows in a row may have.
+const AT_ONCE: f64 = 20.0;
+/// Each flow allows this part of a late one more.
+const EARNED: f64 = MAY_BE_LATE / 2.0;
 /// The tail is looked at again after this number of flows more.
 const LOOK_AGAIN: f64 = 1.25;
 /// Times are told apart to a 64th of an octave, 1.1 %.
@@ -61,6 +65,10 @@ impl Times {
 /// a trial are charged with as many late ones as there are at most. Where about one flow in a hundred meets a
 /// time-out the two are far apart, and nothing may be tried until it is known on which side the
 /// percentile is.
+///
+/// That holds for all flows since the beginning. A bucket of late flows bounds each burst of them. It holds at most 20, and each
+/// flow adds a half of 1 %. So of any flows in a row, drawn ones make at most 20 and half a percent late, which is 1 % of
+/// 4,000. A drawn flow is charged as a late one from its beginning on, until it ends.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Baseline {
     /// Before the trial and in turns without it.
@@ -73,6 +81,9 @@ pub(super) struct Baseline {
     pub(super) log: Mean,
     /// None for a size that is not judged by itself.
     tail: Option<Tail>,
+    /// Drawn flows that may end late now.
+    #[serde(default)]
+    bucket: f64,
 }
 
 /// The longest times without the trial.
@@ -111,11 +122,29 @@ impl Baseline {
     }
 
     /// A flow in a turn without a trial, or in one with. How it compares: the logarithm over the
-    /// mean, and whether it is far too late. None of a size that is not judged.
-    pub(super) fn add(&mut self, took_us: f64, is_control: bool) -> Option<(f64, bool)> {
+    /// mean, and whether it is far too late. None of a size that is not judged. One that tried something is
+    /// charged to the bucket if it is late.
+    pub(super) fn add(&mut self, took_us: f64, is_control: bool, has_tried: bool) -> Option<(f64, bool)> {
         let tail = self.tail?;
+        let charge = if has_tried && Times::cell(took_us) >= tail.late { 1.0 } else { 0.0 };
+        self.bucket = (self.bucket + EARNED).min(AT_ONCE) - charge;
         if is_control { &mut self.control } else { &mut self.treatment }.add(took_us);
         Some((took_us.ln() - self.log.mean(), took_us > tail.far_us))
+    }
+
+    /// Fills the bucket, before anything is tried.
+    pub(super) fn fill(&mut self) {
+        self.bucket = AT_ONCE;
+    }
+
+    /// Charges flows of which it is not known how they end.
+    pub(super) fn charge(&mut self, flows: u64) {
+        self.bucket -= flows as f64;
+    }
+
+    /// Drawn flows that may be under way now, even if all of them end late.
+    pub(super) fn room(&self) -> u64 {
+        self.bucket.min(self.budget()).max(0.0) as u64
     }
 
     /// Looks at the tail after enough new flows. Returns whether it did.
@@ -181,9 +210,9 @@ mod tests {
     fn what_is_late_in_turns_is_charged_and_what_is_usual_is_not() {
         let mut baseline = with_time_outs(10_000, 20);
         let before = baseline.budget();
-        assert!((0..100).all(|_| baseline.add(210e3, false).is_some()));
+        assert!((0..100).all(|_| baseline.add(210e3, false, false).is_some()));
         assert!((baseline.budget() - (before - 99.0)).abs() < 1e-6, "{} of {before}", baseline.budget());
-        assert!((0..1000).all(|_| baseline.add(10e3, false).is_some()));
+        assert!((0..1000).all(|_| baseline.add(10e3, false, false).is_some()));
         assert!((baseline.budget() - (before - 89.0)).abs() < 1e-6, "{} of {before}", baseline.budget());
     }
 

@@ -3,6 +3,7 @@
 mod advisor;
 mod baseline;
 mod confidence;
+mod flight;
 mod judge;
 mod samples;
 mod trial;

@@ -3,6 +3,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     baseline::{Baseline, MAY_BE_LATE},
     confidence::{Effect, Proportion},
+    flight::Flight,
     samples::Samples,
     verdict::{Decision, Drop, OnTheEdge, Settled},
 };
@@ -84,6 +85,11 @@ pub(super) enum Stage {
 /// Where it is not known that there is something left, nothing is tried; where that is not known
 /// after 500,000 flows of a size, nothing will be.
 ///
+/// A second budget bounds each burst: [`Trial::room`] more flows may be drawn, even if all that are drawn and under way end
+/// late. The kernel draws no flow beyond that. From the first flow on that would have been, the rest of the turn is no part of
+/// the trial. Turns without a trial end early in the same way, as flows are drawn in them too, by
+/// [`Trial::share`]. So the flows compared are of the same parts of bursts.
+///
 /// An algorithm that is better while few use it can be worse if all do. An algorithm that harms no
 /// flow is therefore raised, one after the other, to half of the flows. Its effect on all is that
 /// on its own flows, and that on the others in proportion to their number. The best of those
@@ -105,6 +111,11 @@ pub struct Trial {
     /// Flows in turns without a trial.
     #[serde(rename = "calm")]
     pub(super) control: Samples,
+    /// The part of the flows that is drawn in turns without a trial.
+    #[serde(default)]
+    placebo: f64,
+    #[serde(default)]
+    flight: Flight,
 }
 
 impl Trial {
@@ -132,6 +143,8 @@ impl Trial {
             turns: 0,
             baselines: Default::default(),
             control: Samples::default(),
+            placebo: 0.0,
+            flight: Flight::default(),
         }
     }
 
@@ -202,6 +215,39 @@ impl Trial {
         }
     }
 
+    /// The part of the flows that is drawn in this turn. In a turn without a trial they use what the rules say.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        match self.turn {
+            Some(Turn::Treatment { share, .. }) => share,
+            Some(Turn::Control) => self.placebo,
+            None => 0.0,
+        }
+    }
+
+    /// This number of flows may be drawn beside those that are under way, even if all of them end late.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        let least = self.judged().map(|at| self.baselines[at].room()).min().unwrap_or(0);
+        least.saturating_sub(self.flight.count())
+    }
+
+    /// This number of drawn flows began in the turn of this number.
+    pub fn began(&mut self, turn: u32, drawn: u64) {
+        self.flight.began(turn, drawn);
+    }
+
+    /// A drawn flow has ended that began in the turn of this number.
+    pub fn ended(&mut self, turn: u32) {
+        self.flight.ended(turn);
+    }
+
+    /// The flows under way will not be heard of: they are charged as late.
+    pub(super) fn lose_flight(&mut self) {
+        let flows = std::mem::take(&mut self.flight).count();
+        self.baselines.iter_mut().for_each(|baseline| baseline.charge(flows));
+    }
+
     /// A flow has ended that began in this turn; `tried` if it used the turn's algorithm.
     /// It took `took_us` microseconds and sent `sent` bytes.
     #[allow(clippy::cast_precision_loss)]
@@ -213,7 +259,7 @@ impl Trial {
         }
         // Turns without a trial have none until it has changed the rule.
         let is_control = turn == Turn::Control && matches!(self.stage, Stage::Trying | Stage::Raising(_));
-        let Some((residual, is_far)) = baseline.add(took, is_control) else { return };
+        let Some((residual, is_far)) = baseline.add(took, is_control, tried) else { return };
         match (turn, &mut self.stage) {
             (Turn::Control, Stage::Watching { after, .. }) => after.add(at, residual, is_far),
             (Turn::Control, _) => {
@@ -256,6 +302,7 @@ impl Trial {
         for arm in &open {
             self.set_share(*arm);
         }
+        self.placebo = open.iter().map(|arm| self.arms[*arm].share).fold(0.0, f64::max);
         // The remainder's bias is 2^-60.
         let drawn = usize::try_from(random % (open.len() as u64 + 1)).unwrap_or(0);
         let turn = match drawn.checked_sub(1).map(|i| open[i]) {
@@ -305,6 +352,7 @@ impl Trial {
         }
         for baseline in self.baselines.iter_mut().filter(|baseline| is_judged(baseline)) {
             baseline.look();
+            baseline.fill();
         }
         self.control = Samples::default();
         for arm in &mut self.arms {

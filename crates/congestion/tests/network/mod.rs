@@ -3,7 +3,9 @@
 //! that CUBIC fills, BBR's losses where buffers are shallow, whom it pushes aside, random loss that
 //! only CUBIC minds), so that networks come out in which each of the algorithms is the right one.
 
-use weir_cc::{Action, Change};
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use weir_cc::{Action, Change, Trial, Turn};
 use weir_units::Bytes;
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
@@ -130,5 +132,144 @@ impl Network {
         let time_out = if is_late { 0.2 + self.rtt_s } else { 0.0 };
         let took = (rounds * round + transfer) * (self.spread * flow.noise).exp() + time_out;
         (took * 1e6) as u64
+    }
+}
+
+/// A flow under way: when it ends, the number of its turn, and what is observed of it. Times are microseconds.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct UnderWay {
+    pub(crate) ends_us: u64,
+    pub(crate) number: u32,
+    pub(crate) turn: Turn,
+    pub(crate) is_drawn: bool,
+    pub(crate) is_tried: bool,
+    pub(crate) bytes: u64,
+    pub(crate) took_us: u64,
+}
+
+impl Eq for UnderWay {}
+
+impl PartialOrd for UnderWay {
+    fn partial_cmp(&self, other: &UnderWay) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for UnderWay {
+    fn cmp(&self, other: &UnderWay) -> std::cmp::Ordering {
+        (self.ends_us, self.number).cmp(&(other.ends_us, other.number))
+    }
+}
+
+/// The agent's interval.
+const TICK_US: u64 = 100_000;
+/// The length of a turn.
+pub(crate) const TURN_US: u64 = 10_000_000;
+
+/// The kernel's part of a trial, and the agent's: flows are drawn while there is room, and their ends are read every 100 ms.
+pub(crate) struct Kernel {
+    pub(crate) now_us: u64,
+    pub(crate) turn: Turn,
+    number: u32,
+    is_closed: bool,
+    share: f64,
+    drawn: u64,
+    told: u64,
+    limit: u64,
+    ticked_us: u64,
+    under_way: BinaryHeap<Reverse<UnderWay>>,
+    /// Flows of which the trial has heard, in order.
+    pub(crate) ended: Vec<UnderWay>,
+    /// Whether `ended` is kept.
+    pub(crate) keeps: bool,
+}
+
+/// The draw for a flow that begins.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Lot {
+    /// It has no part in the trial.
+    Outside,
+    Beside,
+    Drawn,
+}
+
+impl Kernel {
+    pub(crate) fn new() -> Kernel {
+        Kernel {
+            now_us: 0,
+            turn: Turn::Control,
+            number: 0,
+            is_closed: true,
+            share: 0.0,
+            drawn: 0,
+            told: 0,
+            limit: 0,
+            ticked_us: 0,
+            under_way: BinaryHeap::new(),
+            ended: Vec::new(),
+            keeps: false,
+        }
+    }
+
+    pub(crate) fn begin_turn(&mut self, trial: &mut Trial, turn: Turn) {
+        self.tick(trial);
+        self.number += 1;
+        (self.turn, self.share, self.is_closed) = (turn, trial.share(), false);
+        trial.began(self.number, 0);
+    }
+
+    /// The next flow begins now.
+    pub(crate) fn draw(&mut self, random: &mut Random) -> Lot {
+        let is_lucky = random.uniform() < self.share;
+        if self.is_closed || !is_lucky {
+            return if self.is_closed { Lot::Outside } else { Lot::Beside };
+        }
+        self.is_closed = self.drawn >= self.limit;
+        self.drawn += u64::from(!self.is_closed);
+        if self.is_closed { Lot::Outside } else { Lot::Drawn }
+    }
+
+    pub(crate) fn is_tried(&self, lot: Lot) -> bool {
+        lot == Lot::Drawn && self.turn != Turn::Control
+    }
+
+    /// It will take so long.
+    pub(crate) fn begin(&mut self, lot: Lot, bytes: u64, took_us: u64) {
+        if lot != Lot::Outside {
+            self.under_way.push(Reverse(UnderWay {
+                ends_us: self.now_us + took_us,
+                number: self.number,
+                turn: self.turn,
+                is_drawn: lot == Lot::Drawn,
+                is_tried: self.is_tried(lot),
+                bytes,
+                took_us,
+            }));
+        }
+    }
+
+    /// Time passes, up to this moment.
+    pub(crate) fn pass(&mut self, trial: &mut Trial, until_us: u64) {
+        self.now_us = until_us;
+        if until_us - self.ticked_us >= TICK_US {
+            self.tick(trial);
+        }
+    }
+
+    fn tick(&mut self, trial: &mut Trial) {
+        trial.began(self.number, self.drawn - self.told);
+        (self.told, self.ticked_us) = (self.drawn, self.now_us);
+        while let Some(Reverse(flow)) = self.under_way.peek().copied().filter(|f| f.0.ends_us <= self.now_us)
+        {
+            self.under_way.pop();
+            if flow.is_drawn {
+                trial.ended(flow.number);
+            }
+            trial.observe(flow.turn, flow.is_tried, flow.bytes, flow.took_us);
+            if self.keeps {
+                self.ended.push(flow);
+            }
+        }
+        self.limit = self.drawn + trial.room();
     }
 }

@@ -103,6 +103,8 @@ pub struct Congestion {
     known: Vec<NetnsRef>,
     cgroups: BTreeMap<u64, u32>,
     rules: Option<Vec<CongestionRule>>,
+    /// By slot: the greatest number of draws, as written.
+    limits: [u64; CongestionTrial::SLOTS],
 }
 
 impl Congestion {
@@ -135,6 +137,7 @@ impl Congestion {
             known: Vec::new(),
             cgroups: BTreeMap::new(),
             rules: None,
+            limits: [0; CongestionTrial::SLOTS],
         })
     }
 
@@ -191,6 +194,27 @@ impl Congestion {
         self.programs.load_trials(trials)?;
         self.config.trials = u32::try_from(trials.len()).unwrap_or(0);
         self.beat()
+    }
+
+    /// How many connections were drawn in trials of a slot, since the programs were loaded.
+    ///
+    /// # Errors
+    /// [`CongestionError`].
+    pub fn drawn(&self, slot: u32) -> Result<u64, CongestionError> {
+        Ok(self.programs.drawn(slot)?)
+    }
+
+    /// Has no connection of a slot be drawn beyond this number, since the programs were loaded.
+    ///
+    /// # Errors
+    /// [`CongestionError`]: the limit before stays.
+    pub fn limit_drawn(&mut self, slot: u32, most: u64) -> Result<(), CongestionError> {
+        let Some(written) = self.limits.get_mut(slot as usize).filter(|written| **written != most) else {
+            return Ok(());
+        };
+        self.programs.limit_drawn(slot, most)?;
+        *written = most;
+        Ok(())
     }
 
     fn attach(&mut self) -> Result<(), CongestionError> {

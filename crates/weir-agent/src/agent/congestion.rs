@@ -169,10 +169,18 @@ impl CongestionControl {
     /// Counts the flows that have ended.
     fn drain(&mut self) -> Result<(), String> {
         let Some(hold) = &self.hold else { return Ok(()) };
+        // Before the records: a flow's beginning is counted before its end.
+        for slot in self.advisor.slots() {
+            let drawn = hold.drawn(u32::try_from(slot).unwrap_or(u32::MAX)).map_err(|e| chain(&e))?;
+            self.advisor.set_drawn(slot, drawn);
+        }
         let (records, generation) = (hold.records().map_err(|e| chain(&e))?, hold.generation());
         let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let now_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
         for record in records {
+            if record.drawn {
+                self.advisor.ended(record.turn);
+            }
             let Some(flow) = self.flow(&record, now_ms, generation) else { continue };
             self.ended += 1;
             self.tried += u64::from(flow.tried);
@@ -182,6 +190,16 @@ impl CongestionControl {
                 self.recent.pop_front();
             }
             self.recent.push_back(flow);
+        }
+        self.limit_drawn()
+    }
+
+    /// Tells the kernel how many flows more may be drawn.
+    fn limit_drawn(&mut self) -> Result<(), String> {
+        let Some(hold) = &mut self.hold else { return Ok(()) };
+        for slot in self.advisor.slots() {
+            let most = self.advisor.most_drawn(slot);
+            hold.limit_drawn(u32::try_from(slot).unwrap_or(u32::MAX), most).map_err(|e| chain(&e))?;
         }
         Ok(())
     }

@@ -231,10 +231,19 @@ impl Learner {
     /// Reads ended flows, and ends turns that are due.
     fn tick(&mut self, now: weir_units::Instant, flows: u64) -> Result<()> {
         let generation = self.hold.generation();
+        for slot in self.advisor.slots() {
+            self.advisor.set_drawn(slot, self.hold.drawn(u32::try_from(slot)?)?);
+        }
         for record in self.hold.records()? {
+            if record.drawn {
+                self.advisor.ended(record.turn);
+            }
             if let Some(flow) = shapes::flow(&record, None, 0, generation) {
                 self.advisor.observe(record.turn, record.tried, &flow);
             }
+        }
+        for slot in self.advisor.slots() {
+            self.hold.limit_drawn(u32::try_from(slot)?, self.advisor.most_drawn(slot))?;
         }
         let (rng, rules) = (&mut self.rng, &self.rules);
         let Some(decisions) = self.advisor.turn(now, rules, &self.system, || rng.next_u64()) else {

@@ -55,7 +55,7 @@ struct flow { /* of one socket */
 	__u16 direction;
 	__u16 window;		/* segments, while weir bounds what is on the way; 0: it does not */
 	__u32 turn;		/* of a trial, when it began */
-	__u32 tried;		/* 1: it uses what the turn tries, whatever the rules say */
+	__u32 tried;		/* WEIR_CC_TRIED: it uses what the turn tries, whatever the rules say */
 	char was[WEIR_CC_NAME];		/* before weir */
 	char first[WEIR_CC_NAME];
 	char set[WEIR_CC_NAME];		/* what weir has set last; empty: nothing */
@@ -177,6 +177,7 @@ static __always_inline int begin(struct bpf_sock_ops *ctx, struct sock *sk, stru
 	__u64 after_bytes, will_send_bytes;
 	__u8 address[16], version;
 	__u32 handle, window;
+	int drawn;
 
 	version = far_end(sk, address);
 	if (!cfg || !version)
@@ -199,11 +200,12 @@ static __always_inline int begin(struct bpf_sock_ops *ctx, struct sock *sk, stru
 	copy(flow->first, is);
 	rule = rule_at(cfg, sk, handle, version, address, direction);
 	trial = trial_of(cfg, version, address, rule);
-	if (trial) {
+	drawn = trial ? draw(trial) : -1;
+	if (trial && drawn >= 0) {
 		flow->turn = trial->turn;
-		flow->tried = bpf_get_prandom_u32() < trial->share;
+		flow->tried = drawn;
 	}
-	if (flow->tried && trial) {
+	if (trial && drawn == WEIR_CC_TRIED) {
 		start = trial->start;
 		then = trial->then;
 		after_bytes = trial->after_bytes;
@@ -242,7 +244,7 @@ static __always_inline void compare(const struct weir_cc_config *cfg, struct soc
 	const struct weir_cc_rule *rule;
 
 	flow->generation = cfg->generation;
-	if (flow->tried)
+	if (flow->tried == WEIR_CC_TRIED)
 		return;
 	rule = rule_of(cfg, sk, flow->handle, flow->direction);
 	flow->after_bytes = 0;

@@ -75,13 +75,20 @@ _Static_assert(sizeof(struct weir_cc_trial_key) == 24, "user space maps this lay
 struct weir_cc_trial {
 	__u64 after_bytes;	/* as in a rule */
 	__u32 turn;		/* what this is part of, for the record; never 0 */
-	__u32 share;		/* of the connections that begin, of 2^32; the others follow the rules */
+	__u32 share;		/* of the connections that begin, of 2^32, is drawn; the others follow the rules */
 	__u32 rank;		/* connections whose rule has a greater one have no part in it */
 	__u32 window_segments;	/* as in a rule */
 	char start[WEIR_CC_NAME];
 	char then[WEIR_CC_NAME];
+	__u32 slot;		/* of its counter and its limit */
+	__u32 tries;		/* 0: drawn connections follow the rules too, and are only counted */
 };
-_Static_assert(sizeof(struct weir_cc_trial) == 56, "user space maps this layout");
+_Static_assert(sizeof(struct weir_cc_trial) == 64, "user space maps this layout");
+
+#define WEIR_CC_SLOTS 64
+
+#define WEIR_CC_TRIED 1		/* it used what its turn tries */
+#define WEIR_CC_DRAWN 2		/* it was drawn in a turn that tries nothing */
 
 struct weir_cc_record { /* of a connection whose last byte sent is acknowledged, or that was reset */
 	__u64 took_ns;		/* since the first SYN, or since it was accepted */
@@ -100,7 +107,7 @@ struct weir_cc_record { /* of a connection whose last byte sent is acknowledged,
 	__u16 remote_port;
 	__u8 direction;		/* 0: it is older than the agent */
 	__u8 version;		/* of IP */
-	__u8 tried;		/* 1: it used what its turn tries */
+	__u8 tried;		/* WEIR_CC_TRIED, WEIR_CC_DRAWN; 0: it was not drawn */
 	__u8 padding;
 	__u32 turn;		/* of a trial, when it began; 0: none */
 	__u8 address[16];	/* of the far end; IPv4 in the first four */

@@ -188,8 +188,12 @@ pub struct CongestionTrial {
     pub to: LocalPrefix,
     /// The generation that records carry; never 0.
     pub turn: u32,
-    /// The part of the connections that try it, of 2^32.
+    /// The part of the connections that is drawn, of 2^32.
     pub share: u32,
+    /// Whether those try it. Otherwise they follow the rules, and are only counted.
+    pub tries: bool,
+    /// Of its counter and its limit: below [`SLOTS`](CongestionTrial::SLOTS).
+    pub slot: u32,
     /// Connections whose rule has a greater rank have no part in it.
     pub rank: u32,
     /// As in a rule.
@@ -203,6 +207,9 @@ pub struct CongestionTrial {
 }
 
 impl CongestionTrial {
+    /// `WEIR_CC_SLOTS`.
+    pub const SLOTS: usize = 64;
+
     fn key(&self) -> [u8; 24] {
         let mut key = [0; 24];
         let (version, address) = wide(self.to.network);
@@ -212,15 +219,17 @@ impl CongestionTrial {
         key
     }
 
-    fn value(&self) -> [u8; 56] {
-        let mut value = [0; 56];
+    fn value(&self) -> [u8; 64] {
+        let mut value = [0; 64];
         value[..8].copy_from_slice(&self.after_bytes.to_ne_bytes());
         value[8..12].copy_from_slice(&self.turn.to_ne_bytes());
         value[12..16].copy_from_slice(&self.share.to_ne_bytes());
         value[16..20].copy_from_slice(&self.rank.to_ne_bytes());
         value[20..24].copy_from_slice(&self.window_segments.to_ne_bytes());
         value[24..40].copy_from_slice(&self.start);
-        value[40..].copy_from_slice(&self.then);
+        value[40..56].copy_from_slice(&self.then);
+        value[56..60].copy_from_slice(&self.slot.to_ne_bytes());
+        value[60..].copy_from_slice(&u32::from(self.tries).to_ne_bytes());
         value
     }
 }
@@ -262,6 +271,8 @@ pub struct CongestionRecord {
     pub turn: u32,
     /// It used what the turn tries.
     pub tried: bool,
+    /// It was drawn, to try something or only to be counted.
+    pub drawn: bool,
     /// The far end.
     pub to: IpAddr,
     /// The algorithm of its first packet, with zeros to its end.
@@ -271,6 +282,8 @@ pub struct CongestionRecord {
 }
 
 const RECORD: usize = 128;
+/// `WEIR_CC_TRIED`.
+const TRIED: u8 = 1;
 /// The record of a socket: `WEIR_CC_FLOW_SIZE`.
 const FLOW: usize = 128;
 
@@ -304,7 +317,8 @@ impl CongestionRecord {
             remote_port: half(70),
             direction: bytes[72],
             turn: word(76),
-            tried: bytes[74] != 0,
+            tried: bytes[74] == TRIED,
+            drawn: bytes[74] != 0,
             to,
             first: name(96),
             last: name(112),
@@ -473,6 +487,29 @@ impl Congestion {
             map.update(&trial.key(), &trial.value(), MapFlags::ANY).map_err(error)?;
         }
         Ok(())
+    }
+
+    /// How many connections were drawn in trials of a slot, since the programs were loaded.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn drawn(&self, slot: u32) -> Result<u64, Error> {
+        let map = &self.skeleton.maps.weir_cc_draws;
+        let value = map
+            .lookup(&slot.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|source| Error { what: "read how many connections were drawn", source })?;
+        let count = value.as_deref().and_then(|value| value.get(8..16)?.try_into().ok());
+        Ok(count.map_or(0, u64::from_ne_bytes))
+    }
+
+    /// Has the programs draw no connection of a slot beyond this number, since they were loaded.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn limit_drawn(&self, slot: u32, most: u64) -> Result<(), Error> {
+        let map = &self.skeleton.maps.weir_cc_limits;
+        map.update(&slot.to_ne_bytes(), &most.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|source| Error { what: "limit how many connections are drawn", source })
     }
 
     /// The connections that have ended since the last call.

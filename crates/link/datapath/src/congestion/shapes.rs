@@ -47,6 +47,8 @@ pub fn trial(assignment: &Assignment) -> CongestionTrial {
         to: LocalPrefix { network: assignment.to.network(), len: assignment.to.prefix_len() },
         turn: assignment.turn,
         share: (assignment.share * f64::from(u32::MAX)) as u32,
+        tries: assignment.tries,
+        slot: assignment.slot as u32,
         rank: rule_for(assignment.to, None).rank(),
         after_bytes,
         window_segments,
