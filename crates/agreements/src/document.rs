@@ -3,6 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use serde::{Serialize, de::DeserializeOwned};
+use weir_units::plain_words;
 
 use crate::{Agreement, Fault, FaultCode, Offer, Place, Template, xml};
 
@@ -131,7 +132,7 @@ fn json_fault(path: &str, error: &serde_json::Error) -> Fault {
     let (line, column) = (Some(error.line() as u64), Some(error.column() as u64));
     let message = error.to_string();
     let message = message.split(" at line ").next().unwrap_or_default();
-    fault(code, path, line, column, "json", message)
+    fault(code, path, line, column, "json", &plain_words(message))
 }
 
 fn read_toml<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
@@ -145,7 +146,7 @@ fn read_toml<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
 fn toml_fault(text: &str, path: &str, error: &toml::de::Error, malformed: bool) -> Fault {
     let code = if malformed { FaultCode::Malformed } else { value_code(error.message()) };
     let at = error.span().map(|span| crate::position::position(text, span.start));
-    fault(code, path, at.map(|at| at.0), at.map(|at| at.1), "toml", error.message())
+    fault(code, path, at.map(|at| at.0), at.map(|at| at.1), "toml", &plain_words(error.message()))
 }
 
 /// The rule for fields that an error of serde's is about.

@@ -25,7 +25,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use weir_datapath::engine;
 use weir_discovery::units::{SliceName, UnitName};
 use weir_share::{AllocatorKind, Policy, Reservable, Weight};
-use weir_units::{BitRate, Bytes, Framing};
+use weir_units::{BitRate, Bytes, Framing, plain_words};
 
 use crate::agent::audit::Bounds;
 use check::check;
@@ -448,7 +448,7 @@ pub fn load_images(path: &Path) -> Result<(weir_image::Settings, Rights), Config
     let text = read(path)?;
     let alone: Alone = toml::from_str(&text).map_err(|e| ConfigError::Syntax {
         path: path.to_owned(),
-        detail: e.to_string().trim_end().to_owned(),
+        detail: plain_words(e.to_string().trim_end()),
     })?;
     let value = |(what, detail)| ConfigError::Value { path: path.to_owned(), what, detail };
     let missing = || fault("[images]", "there is no such section (docs/weir.toml shows one)");
@@ -462,7 +462,7 @@ pub fn load_images(path: &Path) -> Result<(weir_image::Settings, Rights), Config
 pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
     let mut config: Config = toml::from_str(text).map_err(|e| ConfigError::Syntax {
         path: path.to_owned(),
-        detail: e.to_string().trim_end().to_owned(),
+        detail: plain_words(e.to_string().trim_end()),
     })?;
     config
         .link

@@ -1,6 +1,6 @@
 use std::{fmt, num::NonZeroU32, str::FromStr};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use weir_units::BitRate;
 
 /// A class's relative share of the link; 1 unless set (qCon 3.2.3).
@@ -74,11 +74,28 @@ impl Serialize for Weight {
 
 impl<'de> Deserialize<'de> for Weight {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Weight, D::Error> {
-        let number = i64::deserialize(deserializer)?;
-        u32::try_from(number)
-            .ok()
-            .and_then(|w| Weight::new(w).ok())
-            .ok_or_else(|| serde::de::Error::custom(WeightError(number.to_string())))
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Weight;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a whole number from 1 to {}", Weight::MAX)
+            }
+            fn visit_u64<E: de::Error>(self, v: u64) -> Result<Weight, E> {
+                let weight = u32::try_from(v).ok().and_then(|v| Weight::new(v).ok());
+                weight.ok_or_else(|| E::custom(WeightError(v.to_string())))
+            }
+            fn visit_i64<E: de::Error>(self, v: i64) -> Result<Weight, E> {
+                u64::try_from(v)
+                    .map_err(|_| E::custom(WeightError(v.to_string())))
+                    .and_then(|v| self.visit_u64(v))
+            }
+            fn visit_f64<E: de::Error>(self, v: f64) -> Result<Weight, E> {
+                // A large number without its hundred zeros.
+                let text = if v.abs() < 1e9 { v.to_string() } else { format!("{v:e}") };
+                Err(E::custom(WeightError(text)))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
     }
 }
 
@@ -243,6 +260,20 @@ mod tests {
         assert!("1.5".parse::<Weight>().is_err());
         assert!("4294967297".parse::<Weight>().is_err());
         assert_eq!(" 7".parse::<Weight>().unwrap().get(), 7);
-        assert!(serde_json::from_str::<Weight>("-1").is_err());
+    }
+
+    #[test]
+    fn number_that_is_no_weight_is_refused_with_the_range() {
+        for (json, told) in [
+            ("-1", "cannot use `-1` as a weight: write a whole number from 1 to 1000000"),
+            ("0", "cannot use `0` as a weight"),
+            ("1e99", "cannot use `1e99` as a weight: write a whole number from 1 to 1000000"),
+            ("1.5", "cannot use `1.5` as a weight"),
+            ("20000000000000000000", "as a weight: write a whole number from 1 to 1000000"),
+            ("true", "boolean `true`, expected a whole number from 1 to 1000000"),
+        ] {
+            let error = serde_json::from_str::<Weight>(json).unwrap_err().to_string();
+            assert!(error.contains(told), "{json}: {error}");
+        }
     }
 }

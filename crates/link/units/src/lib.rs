@@ -1,5 +1,5 @@
 //! The units weir counts in: [`BitRate`], [`Bytes`], [`Instant`], [`Utc`], [`TcHandle`] and [`Framing`]. [`chain`] writes
-//! an error. The feature `calendar` gives [`Utc`] months and a text form.
+//! an error, and [`plain_words`] names no type of Rust in one. The feature `calendar` gives [`Utc`] months and a text form.
 //!
 //! No clock, no I/O. Text forms follow `tc(8)`, with one difference that is deliberate:
 //! `20Mbps` means bits, as in WS-Agreement and in everyday use (tc reads it as bytes).
@@ -14,6 +14,7 @@ mod rate;
 mod schema;
 mod size;
 mod time;
+mod words;
 
 #[cfg(feature = "calendar")]
 pub use calendar::ParseUtcError;
@@ -23,3 +24,4 @@ pub use handle::{ParseHandleError, TcHandle};
 pub use rate::{BitRate, ParseRateError};
 pub use size::{Bytes, ParseSizeError};
 pub use time::{Instant, Utc};
+pub use words::plain_words;

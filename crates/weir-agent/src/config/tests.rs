@@ -161,7 +161,7 @@ fn every_bad_value_is_refused_and_named() {
             &format!("{LINK}engine = \"bpf\"\nform = \"repaired\"\n"),
             "[link] form: engine = \"bpf-credit\" alone",
         ),
-        (&format!("{LINK}engine = \"bpf-credit\"\nform = \"literal\"\n"), "unknown variant `literal`"),
+        (&format!("{LINK}engine = \"bpf-credit\"\nform = \"literal\"\n"), "unknown value `literal`"),
         (&format!("{LINK}engine = \"bpf-credit-paper\"\n"), "there is no engine `bpf-credit-paper`"),
         (&format!("{LINK}speed = 3\n"), "unknown field `speed`"),
         (&format!("{LINK}[api]\nlisten = \"9798\"\n"), "invalid socket address"),
@@ -188,7 +188,7 @@ fn every_bad_value_is_refused_and_named() {
         (&matching("{}"), "it matches everything: name at least one of container"),
         (&matching("3"), "a selector such as { protocol"),
         (&matching("{ prot = \"tcp\" }"), "unknown field `prot`"),
-        (&matching("{ protocol = \"icmp\" }"), "unknown variant `icmp`"),
+        (&matching("{ protocol = \"icmp\" }"), "unknown value `icmp`"),
         (&matching("{ port = 0 }"), "cannot read `0` as ports: write 1 to 65535"),
         (&matching("{ port = -1 }"), "cannot read `-1` as ports"),
         (&matching("{ port = 65536 }"), "cannot read `65536` as ports"),
@@ -204,7 +204,7 @@ fn every_bad_value_is_refused_and_named() {
         (&matching("{ port = 1 }\ninterface = \"v1\""), "cannot be combined with interface"),
         (&format!("{LINK}[agreements]\nreservable = 0.95\n"), "`together = 1.0` allows it"),
         (&format!("{LINK}[agreements]\noversubscription = 1.0\n"), "cannot oversubscribe 1 times"),
-        (&format!("{LINK}[agreements]\nshare = \"fair\"\n"), "unknown variant `fair`"),
+        (&format!("{LINK}[agreements]\nshare = \"fair\"\n"), "unknown value `fair`"),
         (&format!("{LINK}[agreements]\nother = 0\nother_is_ceiling = true\n"), "wants a part"),
         (&format!("{LINK}[agreements]\nmost = 0\n"), "most: 0 is not between"),
         (&format!("{LINK}[agreements]\nreserve = 0.5\n"), "unknown field `reserve`"),
@@ -221,7 +221,7 @@ fn every_bad_value_is_refused_and_named() {
             &images("budget = \"1GiB\"\n[images.runtime]\nbudget = \"1MiB\""),
             "[images.runtime] budget: 1MiB is less than 64MiB",
         ),
-        (&runtime("policy = \"clock\""), "unknown variant `clock`"),
+        (&runtime("policy = \"clock\""), "unknown value `clock`"),
         (&runtime("pins = [\"a b\"]"), "[images.runtime] pins: cannot read `a b` as an image"),
         (
             &runtime("docker = \"docker.sock\""),
@@ -428,4 +428,61 @@ fn running_agent_reads_no_pipe_and_no_file_without_end() {
     std::fs::remove_file(&path).unwrap();
     std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
     assert!(said(&path).ends_with("it has more than 16777216 bytes"), "{}", said(&path));
+}
+
+/// A refusal names the key, the value and what is wanted, in words.
+#[test]
+fn wrong_value_of_any_key_is_refused_without_the_names_of_types() {
+    let keys = [
+        "[link] capacity download charge_drops overhead mpu atm framing engine form allocator attach delay_ms reservable \
+         local charge_local split queues pacing priority",
+        "[agent] socket state audit_size audit_files at_end",
+        "[discover] docker podman containerd netns lxc libvirt",
+        "[labels] accept max_min total_min",
+        "[defaults] weight min max",
+        "[host] weight min max",
+        "[[class]] name weight min max group interface match",
+        "[[group]] name weight min max",
+        "[[congestion]] to port start after then window direction",
+        "[advice] to share turn_s try",
+        "[agreements] reservable other together share keep_days most offers_at_once offers_per_minute",
+        "[images] budget keep_free keep_new_s max_rate scrub_rate listen any_registry",
+        "[access] read admin",
+        "[api] listen",
+    ];
+    let values = [
+        "-5",
+        "1e99",
+        "nan",
+        "99999999999999999999",
+        "true",
+        "\"\\u0001\"",
+        "[[]]",
+        "{ x = 1 }",
+        "1979-05-27",
+    ];
+    let mut raw = Vec::new();
+    for line in keys {
+        let (section, names) = line.split_once(' ').unwrap();
+        for (key, value) in names.split_whitespace().flat_map(|key| values.map(|value| (key, value))) {
+            let head = if section == "[link]" {
+                LINK.lines().filter(|line| !line.starts_with(key)).collect::<Vec<_>>().join("\n")
+            } else {
+                format!("{LINK}{section}")
+            };
+            let Err(why) = parse(&format!("{head}\n{key} = {value}\n")) else { continue };
+            let words: Vec<&str> = why.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+            let is_raw = |word: &&str| {
+                ["usize", "untagged", "struct", "variant", "tuple", "enum", "sequence"].contains(word)
+                    || word
+                        .strip_prefix(['u', 'i', 'f'])
+                        .is_some_and(|rest| ["8", "16", "32", "64"].contains(&rest))
+            };
+            let is_told = why.contains(key) || why.contains("missing field");
+            if words.iter().any(is_raw) || !is_told {
+                raw.push(format!("{section} {key} = {value}: {why}"));
+            }
+        }
+    }
+    assert!(raw.is_empty(), "{} of them:\n{}", raw.len(), raw.join("\n\n"));
 }

@@ -10,6 +10,7 @@ use axum::{
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::time;
 use weir_api::ErrorCode;
+use weir_units::plain_words;
 
 use super::{Failure, connections::Caller};
 
@@ -65,8 +66,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         let value = serde_path_to_error::deserialize(&mut json).map_err(|e| {
             let field = e.path().to_string();
             match field.as_str() {
-                "." | "?" => bad(e.inner().to_string()),
-                field => bad(format!("{field}: {}", e.inner())),
+                "." | "?" => bad(plain_words(&e.inner().to_string())),
+                field => bad(format!("{field}: {}", plain_words(&e.inner().to_string()))),
             }
         })?;
         json.end().map_err(|e| bad(e.to_string()))?;
@@ -82,7 +83,8 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<InPath<T>, Failure> {
         let part = Path::from_request_parts(parts, state).await;
-        part.map(|Path(part)| InPath(part)).map_err(|e| Failure::new(ErrorCode::BadRequest, e.body_text()))
+        let bad = |words: String| Failure::new(ErrorCode::BadRequest, plain_words(&words));
+        part.map(|Path(part)| InPath(part)).map_err(|e| bad(e.body_text()))
     }
 }
 
@@ -102,6 +104,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Asked<T>, Failure> {
         let query = Query::<T>::from_request_parts(parts, state).await;
-        query.map(|Query(query)| Asked(query)).map_err(|e| Failure::new(ErrorCode::BadRequest, e.body_text()))
+        let bad = |words: String| Failure::new(ErrorCode::BadRequest, plain_words(&words));
+        query.map(|Query(query)| Asked(query)).map_err(|e| bad(e.body_text()))
     }
 }

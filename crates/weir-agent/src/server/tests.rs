@@ -153,7 +153,16 @@ fn bad_json_is_refused_with_the_field_named() {
         (r#"{"changes":[{"name":"a","wieght":3}]}"#, "unknown field `wieght`"),
         (r#"{"changes":[{"weight":3}]}"#, "changes[0]: missing field `name`"),
         (r#"{"changes":[{"name":"a","min":1,"min":2}]}"#, "changes[0]: duplicate field `min`"),
-        (r#"{"changes":{}}"#, "changes: invalid type: map"),
+        (
+            r#"{"changes":[{"name":"a","weight":1e99}]}"#,
+            "changes[0].weight: cannot use `1e99` as a weight: write",
+        ),
+        (r#"{"changes":[{"name":"a","weight":true}]}"#, "expected a whole number from 1 to 1000000"),
+        (
+            r#"{"changes":[],"allow_absent":1}"#,
+            "allow_absent: invalid type: integer `1`, expected true or false",
+        ),
+        (r#"{"changes":{}}"#, "changes: invalid type: table, expected a list"),
         (r#"{"changes":[]} and more"#, "trailing characters"),
         ("{}", "missing field `changes`"),
         ("hello", "expected value at line 1 column 1"),

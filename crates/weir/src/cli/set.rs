@@ -11,6 +11,7 @@ use std::{
 use clap::Args;
 use serde::de::DeserializeOwned;
 use weir_api::{ChangeError, PolicyChange, SetPolicies, Setting};
+use weir_units::plain_words;
 
 use super::{Session, Usage, plan, ps};
 
@@ -122,7 +123,7 @@ fn from_file(file: &Path) -> Result<SetPolicies, Usage> {
 /// Parses JSON. An error names the field.
 fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let mut json = serde_json::Deserializer::from_slice(text.as_bytes());
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|e| e.to_string())?;
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|e| plain_words(&e.to_string()))?;
     json.end().map_err(|e| e.to_string())?;
     Ok(value)
 }
