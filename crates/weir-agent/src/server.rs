@@ -210,6 +210,10 @@ async fn plan_configuration(
 }
 
 async fn history(State(control): State<Control>, Asked(query): Asked<HistoryQuery>) -> Answer<History> {
+    if query.limit == Some(0) {
+        let message = "limit=0 asks for no record: write 1 to 1000, or leave it out for 1000";
+        return Err(Failure::new(ErrorCode::BadRequest, message));
+    }
     Ok(Json(ask(&control, |reply| Request::History(query, reply)).await??))
 }
 

@@ -89,7 +89,7 @@ pub struct HistoryQuery {
     /// Only changes of this name: a class, an agreement, a key of the configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The most records. The agent answers at most 1,000.
+    /// The most records, at least 1. The agent answers at most 1,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }

@@ -82,7 +82,7 @@ fn history_answers_pages_and_refuses_queries_it_does_not_know() {
     let page = agent.client().history(&query).unwrap();
     assert_eq!((page.records.len(), page.next), (1, Some(8)));
     assert_eq!(page.records[0].by.to_string(), "container docker:web");
-    for query in ["after=-1", "since_ms=soon", "until=7"] {
+    for query in ["after=-1", "since_ms=soon", "until=7", "limit=0", "limit=-1"] {
         let head = format!("GET /v1/history?{query}");
         let (status, code, why) = refused(agent.path(), &head, "");
         assert_eq!((status, code.as_str()), (400, "bad-request"), "{query}: {why}");

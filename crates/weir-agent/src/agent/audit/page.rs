@@ -30,7 +30,7 @@ pub(super) fn read(
     query: &HistoryQuery,
     is_wanted: impl Fn() -> bool,
 ) -> io::Result<History> {
-    let limit = query.limit.unwrap_or(MAX_RECORDS).clamp(1, MAX_RECORDS);
+    let limit = query.limit.unwrap_or(MAX_RECORDS).min(MAX_RECORDS);
     let all = files::list(directory)?;
     // A file ends where the next one begins.
     let first = all.iter().rposition(|(number, _)| *number <= query.after + 1).unwrap_or(0);
