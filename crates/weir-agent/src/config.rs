@@ -267,11 +267,6 @@ pub(crate) enum AtEnd {
 }
 
 impl Agent {
-    /// Whether a running agent can go on with these values.
-    pub(crate) fn goes_on_as(&self, new: &Agent) -> bool {
-        Agent { at_end: new.at_end, ..self.clone() } == *new
-    }
-
     /// The bounds of the audit.
     pub(crate) fn audit(&self) -> Bounds {
         Bounds { size: self.audit_size.0, files: self.audit_files as usize }

@@ -239,27 +239,22 @@ impl Images {
     }
 
     /// Whether these settings can be applied without a restart.
-    ///
-    /// # Errors
-    /// The reason why a restart is needed.
-    pub(crate) fn can_be(&self, settings: Option<&Settings>) -> Result<(), String> {
-        let same = match (&*self.settings(), settings) {
+    pub(crate) fn can_be(&self, settings: Option<&Settings>) -> bool {
+        match (&*self.settings(), settings) {
             (Some(old), Some(new)) => old.differs_only_in_rates(new),
             (None, None) => true,
             _ => false,
-        };
-        same.then_some(()).ok_or_else(|| {
-            "a change of [images], but for max_rate, scrub_rate and [images.runtime], needs a restart of the agent"
-                .to_owned()
-        })
+        }
     }
 
     /// Applies other rates.
     ///
     /// # Errors
-    /// As [`Images::can_be`].
+    /// The change needs a restart ([`Images::can_be`]).
     pub(crate) fn reconfigure(&self, settings: Settings) -> Result<(), String> {
-        self.can_be(Some(&settings))?;
+        if !self.can_be(Some(&settings)) {
+            return Err("a change of [images] needs a restart of the agent".to_owned());
+        }
         if let Ok((mirror, _)) = self.get() {
             mirror.reconfigure(&settings);
         }

@@ -52,6 +52,7 @@ mod promises;
 pub(crate) mod queue_time;
 mod reconcile;
 mod reload;
+mod restart;
 mod runtimes;
 mod scheduler;
 mod selector_rules;

@@ -10,7 +10,7 @@ use weir_units::chain;
 
 use super::{
     Agent, advice, check, cluster, cluster::Cluster, congestion, download::Download, effects::Effects,
-    runtimes::images_wanted, selector_rules,
+    restart, runtimes::images_wanted, selector_rules,
 };
 use crate::{
     config::{self, Config, Rights},
@@ -30,26 +30,16 @@ impl Agent {
     /// The change needs a restart, or this node cannot use a part of it.
     pub(super) fn accept(&self, path: &Path, config: &Config) -> Result<Accepted, String> {
         let (old, new) = (&self.classes.config().link, &config.link);
-        if old.device != new.device
-            || old.attach != new.attach
-            || old.engine != new.engine
-            || old.pacing != new.pacing
-            || old.queues != new.queues
-            || !self.classes.config().agent.goes_on_as(&config.agent)
+        let images = config.images.clone().filter(weir_image::Settings::is_agents);
+        if let Some(why) = restart::reason(self.classes.config(), config, self.images.can_be(images.as_ref()))
         {
-            return Err(
-                "a change of [link] device, attach, engine, form, queues or pacing, or of [agent] other than at_end, needs a restart of the agent"
-                    .to_owned(),
-            );
+            return Err(why);
         }
         if new.is_one_of_several() != old.is_one_of_several() && self.capacities.are_by_hand() {
             return Err(
                 "capacities are set by hand, and the file changes between a single [link] and several (`weir link reset` takes them back)"
                     .to_owned(),
             );
-        }
-        if self.classes.config().agreements.is_some() != config.agreements.is_some() {
-            return Err("to begin or to stop making [agreements] needs a restart of the agent".to_owned());
         }
         if config.link.download.is_some() {
             engine::Download::goes_with(self.link.scheduler.engine.kind())
@@ -81,8 +71,6 @@ impl Agent {
         let congestion = congestion::together(&config.congestion, &self.congestion.set)
             .map_err(|why| format!("with the rules that were set at run time (`weir cc unset`): {why}"))?;
         cluster::endpoint(config).map_err(unusable)?;
-        let images = config.images.clone().filter(weir_image::Settings::is_agents);
-        self.images.can_be(images.as_ref())?;
         Ok(Accepted { rights, congestion })
     }
 
