@@ -21,6 +21,17 @@ pub enum CgroupError {
         /// Where the hierarchy is mounted.
         mount: PathBuf,
     },
+    /// The mount shows a part of the hierarchy beside the agent's cgroup namespace. The depth of its cgroups is unknown.
+    #[error(
+        "the cgroup v2 file system at {mount} begins at {root}, outside of the agent's cgroup namespace: the agent needs \
+         the host's (`--cgroupns host`)", root = root.display(), mount = mount.display()
+    )]
+    Beside {
+        /// Where it is mounted.
+        mount: PathBuf,
+        /// The mounted part, as seen from the agent's namespace.
+        root: PathBuf,
+    },
     /// A path that leaves the hierarchy.
     #[error("cgroup {} is not a path below the root without `..`", .0.display())]
     NotInside(PathBuf),
@@ -80,7 +91,13 @@ impl Cgroup2 {
             (*fields.get(dash + 1)? == b"cgroup2")
                 .then(|| Cgroup2 { mount: unescape(mount), root: unescape(root) })
         });
-        mounts.min_by_key(|found| depth(&found.root)).ok_or(CgroupError::NotMounted)
+        // A root of `..` alone is the host's in nearly all cases.
+        let is_beside = |found: &Cgroup2| found.root.starts_with("/..") && depth(&found.root) > 0;
+        let found = mounts.min_by_key(|found| (is_beside(found), depth(&found.root)));
+        match found.ok_or(CgroupError::NotMounted)? {
+            found if is_beside(&found) => Err(CgroupError::Beside { mount: found.mount, root: found.root }),
+            found => Ok(found),
+        }
     }
 
     /// Where it is mounted, such as `/sys/fs/cgroup`.
@@ -190,6 +207,17 @@ mod tests {
             HYBRID.lines().filter(|line| !line.contains("unified")).collect::<Vec<_>>().join("\n");
         let found = Cgroup2::parse(inner.as_bytes()).expect("is mounted");
         assert_eq!(found, Cgroup2 { mount: "/mnt/a b".into(), root: "/docker".into() });
+        let beside = inner.replace("/docker", "/../../lxc.payload.web");
+        let why = Cgroup2::parse(beside.as_bytes()).expect_err("its depth is unknown").to_string();
+        assert!(
+            why.starts_with("the cgroup v2 file system at /mnt/a b begins at /../../lxc.payload.web"),
+            "{why}"
+        );
+        assert_eq!(
+            Cgroup2::parse(format!("{inner}\n{}", beside.replace("/mnt", "/x")).as_bytes())
+                .expect("is mounted"),
+            found
+        );
         let none: String = HYBRID.lines().take(3).collect::<Vec<_>>().join("\n");
         assert!(matches!(Cgroup2::parse(none.as_bytes()), Err(CgroupError::NotMounted)));
         assert!(matches!(Cgroup2::parse(b"\xff - cgroup2\n - \n-"), Err(CgroupError::NotMounted)));

@@ -96,7 +96,7 @@ fn locate(init: u32, node: &Node) -> Result<Location, String> {
     if !is_own(&path, node) {
         return (node.netns)(&path).map(Location::Netns);
     }
-    let cgroup = (node.cgroup)(init)?;
+    let cgroup = node.cgroup_below("it uses the host's network, and its init", init)?;
     let payload =
         cgroup.components().nth(1).filter(|part| part.as_os_str().to_string_lossy().starts_with(PAYLOAD));
     let payload = payload.ok_or_else(|| {
@@ -118,7 +118,7 @@ mod tests {
     fn netns(path: &Path) -> Result<NetnsRef, String> {
         let pid = path.components().nth(2).and_then(|part| part.as_os_str().to_str()).unwrap_or_default();
         let ino = match pid {
-            "21" | "61" => OWN.ino,
+            "21" | "61" | "71" => OWN.ino,
             "31" => return Err("it is gone".to_owned()),
             _ => 7,
         };
@@ -140,7 +140,12 @@ mod tests {
     }
 
     fn cgroup(pid: u32) -> Result<PathBuf, String> {
-        Ok(if pid == 21 { "/lxc.payload.hosted-2/init.scope" } else { "/user.slice" }.into())
+        let path = match pid {
+            21 => "/lxc.payload.hosted-2/init.scope",
+            71 => "/../lxc.payload.beside",
+            _ => "/user.slice",
+        };
+        Ok(path.into())
     }
 
     #[test]
@@ -154,6 +159,8 @@ mod tests {
         run(dir.path(), "nested", (50, ""), (51, "51\t9\t1"));
         // In the host's network, but not in a cgroup of its own.
         run(dir.path(), "strange", (60, ""), (61, "61\t1"));
+        // The agent is in a cgroup namespace of its own, beside the container's cgroup.
+        run(dir.path(), "unseen", (70, ""), (71, "71\t1"));
         // A container can name the cgroups below its own as it likes.
         fs::create_dir_all(dir.path().join("cgroup/lxc.payload.web/lxc.monitor.other")).unwrap();
         fs::create_dir_all(dir.path().join("cgroup/lxc.monitor.")).unwrap();
@@ -170,5 +177,7 @@ mod tests {
         let said: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         assert_eq!(said[0], "container gone has no class: it is gone");
         assert!(said[1].contains("61, is in cgroup /user.slice, which is not its own"), "{said:?}");
+        let outside = "71, is in cgroup /../lxc.payload.beside, outside of the agent's cgroup namespace";
+        assert!(said[2].contains(outside) && said[2].contains("--cgroupns host"), "{said:?}");
     }
 }

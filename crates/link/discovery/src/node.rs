@@ -27,6 +27,19 @@ impl Node {
             own: NsId::own().ok(),
         }
     }
+
+    /// The v2 cgroup of the first process of a container, whose path is below the agent's root. `it` names the process.
+    pub(crate) fn cgroup_below(&self, it: &str, pid: u32) -> Result<PathBuf, String> {
+        let cgroup = (self.cgroup)(pid)?;
+        if cgroup.starts_with("/..") {
+            return Err(format!(
+                "{it}, {pid}, is in cgroup {}, outside of the agent's cgroup namespace: the agent needs the host's \
+                 (`--cgroupns host`)",
+                cgroup.display()
+            ));
+        }
+        Ok(cgroup)
+    }
 }
 
 /// An error and its causes in one line.
@@ -48,15 +61,7 @@ pub(crate) fn is_own(netns: &Path, node: &Node) -> bool {
 /// The place of a container on the host's network: its own cgroup, also if its first process is in one below.
 pub(crate) fn on_host(name: &str, id: &str, pid: u32, node: &Node) -> Result<Location, Warning> {
     let warning = |why| Warning::NoCgroup { container: name.to_owned(), why };
-    let cgroup = (node.cgroup)(pid).map_err(warning)?;
-    if cgroup.starts_with("/..") {
-        let why = format!(
-            "its first process, {pid}, is in cgroup {}, outside of the agent's cgroup namespace: the agent needs the \
-             host's (`--cgroupns host`)",
-            cgroup.display()
-        );
-        return Err(warning(why));
-    }
+    let cgroup = node.cgroup_below("its first process", pid).map_err(warning)?;
     let Some(cgroup) = own_part(&cgroup, id) else {
         let why =
             format!("its first process, {pid}, is in cgroup {}, which is not its own", cgroup.display());

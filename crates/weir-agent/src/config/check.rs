@@ -77,6 +77,13 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         {
             return Err(fault(what, "cgroup, unit and slice name the same processes: leave one of them"));
         }
+        if let Some(path) =
+            class.cgroup.as_ref().filter(|path| path.components().any(|c| c == Component::ParentDir))
+        {
+            let why =
+                "is not a path below the root without `..`: write it as `systemd-cgls` shows it on the host";
+            return Err(fault(what, format!("cgroup {} {why}", path.display())));
+        }
         let unit = class.unit.as_ref().map(|unit| format!("unit {unit}"));
         if let Some(unit) = unit.or_else(|| class.slice.as_ref().map(|slice| format!("slice {slice}")))
             && let Some(other) = units.insert(unit.clone(), class.name.as_str())

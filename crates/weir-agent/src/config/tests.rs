@@ -387,6 +387,10 @@ fn a_unit_or_a_slice_names_processes_once() {
     }
     let unit = "unit = \"backup.service\"";
     for (bad, want) in [
+        (
+            "cgroup = \"/../lxc.payload.web\"".to_owned(),
+            "cgroup /../lxc.payload.web is not a path below the root",
+        ),
         ("unit = \"backup\"".to_owned(), "`backup` is not the name of a unit with processes"),
         (
             format!("{unit}\nslice = \"a.slice\""),
