@@ -68,6 +68,7 @@ impl AgreementLedger {
         }
         let grant = self.reservations.extend(bookings, &agreement.selector, (old, end), now)?;
         agreement.until = end;
+        self.revision += 1;
         self.ending.remove(&(old, id.clone()));
         if let Some(end) = end {
             self.ending.insert((end, id.clone()));
@@ -87,6 +88,7 @@ impl AgreementLedger {
         if let Some(LedgerEntry { agreement, .. }) = self.entries.get_mut(id) {
             let end = agreement.until.map_or(now, |until| until.min(now));
             agreement.until = Some(end.max(agreement.from));
+            self.revision += 1;
         }
         Ok(())
     }

@@ -136,6 +136,8 @@ pub struct AgreementLedger {
     answers: BTreeMap<(Name, Name), Answer>,
     rejected: VecDeque<(Name, Name)>,
     throttle: Throttle,
+    /// Grows with each change of what is in force at any moment.
+    revision: u64,
 }
 
 impl AgreementLedger {
@@ -158,7 +160,15 @@ impl AgreementLedger {
             answers: BTreeMap::new(),
             rejected: VecDeque::new(),
             throttle: Throttle::new(limits.throttle),
+            revision: 0,
         }
+    }
+
+    /// A number that grows with each change of [`AgreementLedger::in_force`] but by the passing of time. The next such change
+    /// is at [`AgreementLedger::next_change`].
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// The calendar of reservations in one direction. The one of a download that is not shared promises
@@ -327,6 +337,7 @@ impl AgreementLedger {
         usage: Usage,
         oversubscribed: Option<Oversubscribed>,
     ) {
+        self.revision += 1;
         let (id, party) = (agreement.id.clone(), agreement.offer.context.initiator.clone());
         if let Some(offer_id) = agreement.offer.id.clone() {
             self.answers.insert((party.clone(), offer_id), Answer::Accepted(id.clone()));
@@ -390,6 +401,7 @@ impl AgreementLedger {
     /// Takes an observed agreement off the lists of those, and frees its bandwidth from `at` on.
     fn unlist(&mut self, id: &Name, at: Utc) {
         let Some(entry) = self.entries.get_mut(id) else { return };
+        self.revision += 1;
         let agreement = &entry.agreement;
         if let Some(bookings) = entry.bookings.take() {
             self.reservations.release(bookings, &agreement.selector, agreement.from, at);
@@ -411,6 +423,7 @@ impl AgreementLedger {
         }
         while let Some((_, id)) = pop_due(&mut self.waiting, now) {
             self.active.insert(id.clone());
+            self.revision += 1;
             changes.extend(self.set(&id, None, ServiceState::Ready));
         }
         while let Some((end, id)) = pop_due(&mut self.ending, now) {
@@ -483,8 +496,11 @@ impl AgreementLedger {
     /// [`Rejection::UnknownAgreement`].
     pub fn count(&mut self, id: &Name, sent: Bytes, at: Utc) -> Result<Usage, Rejection> {
         let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
-        entry.usage = entry.usage.add(sent, at);
-        let usage = entry.usage;
+        let usage = entry.usage.add(sent, at);
+        let quota = entry.agreement.offer.terms.quota;
+        let until = |usage: &Usage| quota.and_then(|quota| quota.used_up_until(usage, at));
+        self.revision += u64::from(until(&entry.usage) != until(&usage));
+        entry.usage = usage;
         self.last_report = self.last_report.max(at);
         self.note_quota(id, usage, Some(at));
         Ok(usage)
@@ -503,6 +519,7 @@ impl AgreementLedger {
             entry.usage = entry.usage.set_back(now);
             changed.push(entry.agreement.id.clone());
         }
+        self.revision += u64::from(!changed.is_empty());
         let reports = self.entries.values().map(|entry| entry.usage.last_report());
         self.last_report = reports.max().unwrap_or(Utc::MIN);
         changed

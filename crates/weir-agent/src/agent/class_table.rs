@@ -6,7 +6,10 @@ mod entries;
 mod names;
 mod promise;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use weir_api::{ClassKind, Error, ErrorCode, Origin, PolicyChange, SetPolicies};
 use weir_datapath::engine::FIRST;
@@ -96,7 +99,7 @@ pub(crate) struct ClassTable {
     /// The wishes for groups.
     group_wishes: GroupWishes,
     /// The agreements in force.
-    agreed: Vec<Agreed>,
+    agreed: Arc<[Agreed]>,
     /// The reasons why some agreements are not enforced.
     unmet: BTreeMap<weir_agree::Name, String>,
     /// The highest sum that agreements promise at any moment from now on.
@@ -169,7 +172,7 @@ impl ClassTable {
             entries: BTreeMap::new(),
             found: Vec::new(),
             group_wishes: GroupWishes::new(),
-            agreed: Vec::new(),
+            agreed: Arc::default(),
             unmet: BTreeMap::new(),
             promised,
             arrivals: Vec::new(),

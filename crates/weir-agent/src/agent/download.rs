@@ -3,7 +3,7 @@
 //! It has the classes of the upload, with policies, promises and allocations of its own. One scheduler
 //! (HTB) serves beside every engine of the upload.
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use weir_api::{ClassKind, EventKind};
 use weir_datapath::engine::{self, Attachments, EngineError, EngineKind, Measured, Plan, plan};
@@ -220,7 +220,12 @@ impl Download {
 
     /// Enforces the agreements in force. All agreements together promise at most `promised`, now or later.
     /// `None` if nothing changed.
-    pub(super) fn agree(&mut self, agreed: Vec<Agreed>, promised: BitRate, store: &Store) -> Option<Effects> {
+    pub(super) fn agree(
+        &mut self,
+        agreed: Arc<[Agreed]>,
+        promised: BitRate,
+        store: &Store,
+    ) -> Option<Effects> {
         if !self.classes.agree(agreed, promised) {
             return None;
         }

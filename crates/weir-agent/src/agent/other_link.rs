@@ -159,7 +159,8 @@ impl OtherLink {
     /// Takes the policies by hand and the agreements in force of the main link. `down` has those of what arrives.
     pub(super) fn keep(&mut self, main: &ClassTable, down: Option<&ClassTable>) {
         self.classes.number_as(main);
-        self.classes.agree(main.agreements().iter().map(unpromised).collect(), BitRate::ZERO);
+        let agreed: Vec<Agreed> = main.agreements().iter().map(unpromised).collect();
+        self.classes.agree(agreed, BitRate::ZERO);
         self.classes.commit(main.set_layers().clone());
         self.link.allocations.follow(&self.classes);
         self.link.allocations.mark();

@@ -1,6 +1,6 @@
 //! Agreements and the link: agreements in force become policies, and delivered bytes are counted.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use weir_agree::{ClockReading, Direction, Name};
 use weir_share::Demand;
@@ -62,10 +62,8 @@ impl Agent {
         let now = self.moment().utc;
         let Some(agreements) = &mut self.agreements else { return };
         agreements.advance(now);
-        let (agreed, promised) =
-            (agreements.in_force(Direction::Upload, now), agreements.promised(Direction::Upload, now));
-        let of_download =
-            (agreements.in_force(Direction::Download, now), agreements.promised(Direction::Download, now));
+        let (agreed, promised) = agreements.enforceable_now(Direction::Upload, now);
+        let of_download = agreements.enforceable_now(Direction::Download, now);
         let before = self.classes.minors().clone();
         let changed = self.classes.agree(agreed, promised);
         if changed {
@@ -104,7 +102,7 @@ impl Agent {
     }
 
     /// Enforces the agreements on what arrives.
-    fn keep_download_agreements(&mut self, (agreed, promised): (Vec<Agreed>, BitRate)) {
+    fn keep_download_agreements(&mut self, (agreed, promised): (Arc<[Agreed]>, BitRate)) {
         let Some(download) = &mut self.link.download else { return };
         if let Some(effects) = download.agree(agreed, promised, &self.store) {
             self.follow_up(effects);

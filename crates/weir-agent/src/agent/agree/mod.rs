@@ -17,7 +17,10 @@ mod words;
 #[path = "tests.rs"]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use weir_agree::{
     Accepted, Agreement, AgreementLedger, AgreementState, ClockReading, Direction, Directions, Fault,
@@ -88,6 +91,25 @@ pub struct Agreements {
     last_counts: BTreeMap<(Direction, Name, ClassKey), Counted>,
     /// Each direction of the link when the agreements were last watched.
     link_seen: BTreeMap<Direction, LinkSeen>,
+    /// The agreements that were to be enforced at the last look, in each direction.
+    enforceable: BTreeMap<Direction, Enforceable>,
+    /// The latest moment of all looks. Before it, after a clock was set back, begun agreements may begin again.
+    latest: Utc,
+}
+
+/// The agreements to enforce in one direction, at all moments from one to another.
+struct Enforceable {
+    agreed: Arc<[Agreed]>,
+    /// Of the book.
+    revision: u64,
+    from: Utc,
+    until: Utc,
+}
+
+impl Enforceable {
+    fn is_right(&self, revision: u64, now: Utc) -> bool {
+        self.revision == revision && self.from <= now && now < self.until
+    }
 }
 
 impl Agreements {
@@ -124,6 +146,8 @@ impl Agreements {
             happened: Vec::new(),
             last_counts: BTreeMap::new(),
             link_seen: BTreeMap::new(),
+            enforceable: BTreeMap::new(),
+            latest: Utc::MIN,
         };
         agreements.offer_templates();
         agreements.limit();
@@ -149,6 +173,7 @@ impl Agreements {
         self.ledger.set_limits(self.rules.ledger_limits());
         self.offer_templates();
         self.limit();
+        self.enforceable.clear();
     }
 
     fn offer_templates(&mut self) {
@@ -467,6 +492,7 @@ impl Agreements {
             );
         }
         self.counted.extend(set_back);
+        self.latest = self.latest.max(now);
         for change in self.ledger.advance(now) {
             self.unsaved.insert(change.id.clone());
             let what = match change.service_state {
@@ -591,6 +617,29 @@ impl Agreements {
             }
         }
         all
+    }
+
+    /// The agreements to enforce now in one direction, and the sum that [`Agreements::promised`] tells. The book is read again
+    /// only after a change or at the moment of one.
+    pub(crate) fn enforceable_now(&mut self, direction: Direction, now: Utc) -> (Arc<[Agreed]>, BitRate) {
+        let revision = self.ledger.revision();
+        let known = self
+            .enforceable
+            .get(&direction)
+            .filter(|known| now >= self.latest && known.is_right(revision, now));
+        let agreed = match known {
+            Some(known) => Arc::clone(&known.agreed),
+            _ => {
+                let agreed: Arc<[Agreed]> = self.in_force(direction, now).into();
+                // After a clock was set back the list is right at this moment alone.
+                let is_back = now < self.latest;
+                let until = if is_back { now } else { self.next_change(now).unwrap_or(Utc::MAX) };
+                let known = Enforceable { agreed: Arc::clone(&agreed), revision, from: now, until };
+                self.enforceable.insert(direction, known);
+                agreed
+            }
+        };
+        (agreed, self.promised(direction, now))
     }
 
     /// The highest sum of promises in one direction at any moment from now on.

@@ -513,3 +513,122 @@ fn figures_count_all_agreements_in_force_and_show_violated_ones_first() {
     assert_eq!(figures.in_force, 3);
     assert_eq!(shown, [(&ids[2], BitRate::ZERO, false), (&ids[0], BitRate::mbit(5), true)]);
 }
+
+fn sent(id: &Name, bytes: u64) -> Delivery {
+    Delivery {
+        direction: Direction::Upload,
+        id: id.clone(),
+        class: "docker:web".into(),
+        guarantee: BitRate::mbit(20),
+        demand: weir_share::Demand::UNLIMITED,
+        delivered: weir_units::Bytes(bytes),
+        time: std::time::Duration::from_millis(100),
+        waits: true,
+    }
+}
+
+/// 4,000 agreements, and the steps of a turn without a change: the time of one, and the lists are the same ones.
+#[test]
+fn turn_without_a_change_copies_no_agreement() {
+    let mut stored = StoredAgreements::with("most = 5000\nmost_of_party = 5000\noffers_at_once = 5000\n");
+    let StoredAgreements { agreements, store, .. } = &mut stored;
+    let small = |nth: u64| {
+        let mut offer = offer(&format!("service-{nth}"), 1);
+        (offer.terms.min, offer.terms.max) = (BitRate::kbit(16), BitRate::mbit(1));
+        offer
+    };
+    for nth in 0..4_000 {
+        let agreement = agreements
+            .ledger
+            .offer(small(nth), Name::new(&format!("a-{nth}")).unwrap(), moment(nth))
+            .unwrap();
+        assert!(!agreement.repeated);
+    }
+    let now = moment(5_000);
+    agreements.advance(now.utc);
+    let turn = |agreements: &mut Agreements| {
+        Direction::ALL.map(|direction| agreements.enforceable_now(direction, now.utc).0)
+    };
+    let first = turn(agreements);
+    assert_eq!((first[0].len(), first[1].len()), (4_000, 0));
+    let began = std::time::Instant::now();
+    for _ in 0..20 {
+        for (one, same) in first.iter().zip(turn(agreements)) {
+            assert!(Arc::ptr_eq(one, &same));
+        }
+    }
+    println!("{:?} a turn", began.elapsed() / 20);
+    let began = std::time::Instant::now();
+    for _ in 0..20 {
+        assert_eq!(agreements.in_force(Direction::Upload, now.utc).len(), 4_000);
+    }
+    println!("{:?} to read the book", began.elapsed() / 20);
+    // Bytes counted without a quota change nothing, and an end does.
+    let id = Name::new("a-7").unwrap();
+    agreements.count(&[sent(&id, 1_000)], store, now);
+    assert!(Arc::ptr_eq(&first[0], &turn(agreements)[0]));
+    agreements.ledger.terminate(&id, now.utc).unwrap();
+    assert_eq!(turn(agreements)[0].len(), 3_999);
+}
+
+/// The agreements to enforce are those of the book at any moment, after any change.
+#[test]
+fn agreements_to_enforce_are_those_of_the_book_after_any_change() {
+    for seed in 0..40 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let more = "offers_at_once = 5000\n";
+        let mut stored = StoredAgreements::with(more);
+        let StoredAgreements { agreements, store, .. } = &mut stored;
+        let (mut now, mut known) = (3_000_000, Vec::new());
+        for step in 0..150 {
+            let at = |seconds: u64| moment(seconds).utc;
+            match random.u32(..9) {
+                0 | 1 => {
+                    let mut offer = offer(&format!("service-{step}"), random.u64(1..20));
+                    offer.terms.start = random.bool().then(|| at(now + random.u64(..200_000)));
+                    let from = offer.terms.start.unwrap_or(at(now));
+                    offer.terms.end = random
+                        .bool()
+                        .then(|| Utc::from_millis(from.millis() + 1000 * random.i64(1..300_000)));
+                    offer.terms.quota = random.bool().then(|| weir_agree::Quota {
+                        day: Some(weir_units::Bytes(1_000)),
+                        month: random.bool().then_some(weir_units::Bytes(3_000)),
+                        after: BitRate::mbit(1),
+                    });
+                    let made = agreements.offer(&client(), None, offer, store, moment(now));
+                    known.extend(made.map(|made| made.agreement.id));
+                }
+                2 if !known.is_empty() => {
+                    let id = known.swap_remove(random.usize(..known.len()));
+                    let _ = agreements.terminate(id.as_str(), store, at(now));
+                }
+                3 if !known.is_empty() => {
+                    let end = random.bool().then(|| at(now + random.u64(1..400_000)));
+                    let _ = agreements.renew(random.choice(&known).unwrap().as_str(), end, store, at(now));
+                }
+                4 | 5 if !known.is_empty() => {
+                    let id = random.choice(&known).unwrap();
+                    agreements.count(&[sent(id, random.u64(1..900))], store, moment(now));
+                }
+                6 => {
+                    let mut config = config(more);
+                    config.link.capacity = BitRate::mbit(random.u64(5..100));
+                    agreements.reconfigure(config.agreements.clone().unwrap(), &config.link);
+                }
+                7 => now += random.u64(..100_000),
+                _ => now -= random.u64(..2_000).min(now),
+            }
+            agreements.advance(at(now));
+            agreements.finish(|_| true, store, at(now));
+            for direction in Direction::ALL {
+                let (agreed, promised) = agreements.enforceable_now(direction, at(now));
+                assert_eq!(
+                    agreed[..],
+                    agreements.in_force(direction, at(now))[..],
+                    "seed {seed}, step {step}"
+                );
+                assert_eq!(promised, agreements.promised(direction, at(now)));
+            }
+        }
+    }
+}

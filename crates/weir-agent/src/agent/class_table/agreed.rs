@@ -1,7 +1,7 @@
 //! Agreements in the table of classes. An agreement in force takes precedence over every other origin of
 //! a policy. Classes are not promised what agreements are promised.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use weir_agree::{Name, Utc};
 use weir_api::{ClassKind, Origin};
@@ -53,8 +53,10 @@ impl DiscoveredClass {
 impl ClassTable {
     /// Replaces the agreements in force. All agreements together promise at most `promised`, now or
     /// later. Returns whether something changed.
-    pub(crate) fn agree(&mut self, agreed: Vec<Agreed>, promised: BitRate) -> bool {
-        if self.agreed == agreed && self.promised == promised {
+    pub(crate) fn agree(&mut self, agreed: impl Into<Arc<[Agreed]>>, promised: BitRate) -> bool {
+        let agreed = agreed.into();
+        let is_same = Arc::ptr_eq(&self.agreed, &agreed) || self.agreed == agreed;
+        if is_same && self.promised == promised {
             return false;
         }
         (self.agreed, self.promised) = (agreed, promised);
