@@ -1,6 +1,6 @@
 //! The API's requests to the loop.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_api::{Actor, ErrorCode, EventKind, Plan, Undone};
 use weir_netlink::Netlink;
@@ -178,7 +178,11 @@ impl Agent {
         self.keep_promises();
         self.after_change(by, cause);
         let keys = self.classes.names();
-        let found: Vec<ClassKey> = names.iter().filter_map(|name| keys.find(name).ok().cloned()).collect();
+        let mut found: Vec<ClassKey> =
+            names.iter().filter_map(|name| keys.find(name).ok().cloned()).collect();
+        // An undone change may name a class by its name and by its key.
+        let mut seen = BTreeSet::new();
+        found.retain(|key| seen.insert(key.clone()));
         Ok(found.iter().map(|key| self.class(key)).collect())
     }
 }

@@ -328,6 +328,9 @@ impl ClassTable {
                 return Err(bad(format!("class {} is there twice in one request", change.name)));
             }
             let PolicyChange { weight, min, max, .. } = change;
+            if !set.contains_key(&key) && (weight.is_some() || min.is_some() || max.is_some()) {
+                names.hand_out_kept(&mut set, &key);
+            }
             let layer = set.entry(key).or_default();
             layer.weight = weight.unwrap_or(layer.weight);
             layer.min = min.unwrap_or(layer.min);
@@ -368,8 +371,10 @@ impl ClassTable {
     /// # Errors
     /// Unknown or ambiguous names, or a weaker origin's policy that does not fit.
     pub(crate) fn plan_unset(&self, name: &str) -> Result<SetLayers, Error> {
-        let key = self.key_for(&self.names(), name, false)?;
+        let names = self.names();
+        let key = self.key_for(&names, name, false)?;
         let mut set = self.set.clone();
+        names.hand_out_kept(&mut set, &key);
         set.remove(&key);
         self.try_out(&set)?;
         Ok(set)

@@ -202,16 +202,118 @@ fn a_policy_can_wait_for_a_name_that_is_not_here() {
     assert_eq!(table.reservation().reserved, BitRate::mbit(20));
 }
 
+/// A policy by hand with all three values.
+fn kept(table: &mut ClassTable, name: &str) {
+    let change = PolicyChange {
+        name: name.to_owned(),
+        weight: Some("3".parse().ok()),
+        min: Some(Some(BitRate::mbit(1))),
+        max: Some(Some(BitRate::mbit(5))),
+        down: None,
+    };
+    set(table, &SetPolicies { changes: vec![change], allow_absent: true }).unwrap();
+}
+
+fn weight(name: &str, weight: &str) -> SetPolicies {
+    let change =
+        PolicyChange { name: name.to_owned(), weight: Some(weight.parse().ok()), ..PolicyChange::default() };
+    SetPolicies { changes: vec![change], allow_absent: false }
+}
+
+fn unset(table: &mut ClassTable, name: &str) {
+    let planned = table.plan_unset(name).unwrap();
+    table.commit(planned);
+}
+
+/// The weight, the minimum and the maximum of a class, rates in Mbit/s. Zero stands for none.
+fn in_mbit(table: &ClassTable, key: &str) -> (u64, u64, u64) {
+    let policy = table.entries()[key].effective.policy;
+    let mbit = |rate: Option<BitRate>| rate.map_or(0, |rate| rate.0 / 1_000_000);
+    (u64::from(policy.weight().get()), mbit(policy.min()), mbit(policy.max()))
+}
+
+fn namespace(name: &str) -> DiscoveredClass {
+    DiscoveredClass { source: ClassSource::Netns, kind: ClassKind::Netns, ..claim(name) }
+}
+
+#[test]
+fn a_kept_policy_is_changed_in_part_after_its_class_arrives() {
+    let mut table = table_of("");
+    kept(&mut table, "web");
+    table.update(vec![claim("web")], true);
+    set(&mut table, &weight("web", "7")).unwrap();
+    assert_eq!(in_mbit(&table, "docker:web"), (7, 1, 5));
+    let keys: Vec<&String> = table.set_layers().keys().collect();
+    assert_eq!(keys, ["docker:web"], "the policy has one place");
+    assert_eq!(table.reservation().reserved, BitRate::mbit(1));
+}
+
+#[test]
+fn a_kept_policy_is_unset_after_its_class_arrives() {
+    let mut table = table_of("");
+    kept(&mut table, "web");
+    table.update(vec![claim("web")], true);
+    unset(&mut table, "web");
+    assert_eq!(in_mbit(&table, "docker:web"), (1, 0, 0));
+    assert!(table.set_layers().is_empty());
+    assert_eq!(table.reservation().reserved, BitRate::ZERO);
+}
+
+#[test]
+fn undo_restores_a_kept_policy_after_its_class_arrives() {
+    use crate::agent::history::{BothLayers, History};
+    let mut table = table_of("");
+    kept(&mut table, "web");
+    table.update(vec![claim("web")], true);
+    let of = |table: &ClassTable| BothLayers { up: table.set_layers().clone(), ..BothLayers::default() };
+    let before = of(&table);
+    set(&mut table, &weight("web", "7")).unwrap();
+    let (_, restored, _) = History::default().after(&before, &of(&table), 1).undo(&of(&table)).unwrap();
+    assert_eq!(restored, before);
+    table.commit(restored.up);
+    assert_eq!(in_mbit(&table, "docker:web"), (3, 1, 5));
+}
+
+#[test]
+fn two_classes_of_a_kept_policy_are_changed_one_at_a_time() {
+    let mut table = table_of("");
+    kept(&mut table, "web");
+    table.update(vec![claim("web"), namespace("web")], true);
+    assert_eq!(in_mbit(&table, "docker:web"), in_mbit(&table, "netns:web"));
+    set(&mut table, &weight("netns:web", "7")).unwrap();
+    assert_eq!((in_mbit(&table, "docker:web"), in_mbit(&table, "netns:web")), ((3, 1, 5), (7, 1, 5)));
+    unset(&mut table, "docker:web");
+    assert_eq!((in_mbit(&table, "docker:web"), in_mbit(&table, "netns:web")), ((1, 0, 0), (7, 1, 5)));
+}
+
+#[test]
+fn unset_of_one_class_leaves_another_its_kept_policy() {
+    let mut table = table_of("");
+    kept(&mut table, "web");
+    table.update(vec![claim("web"), namespace("web")], true);
+    unset(&mut table, "netns:web");
+    assert_eq!((in_mbit(&table, "docker:web"), in_mbit(&table, "netns:web")), ((3, 1, 5), (1, 0, 0)));
+}
+
+#[test]
+fn a_kept_policy_still_waits_after_a_change_that_names_another_class() {
+    let mut table = table_of("");
+    kept(&mut table, "web");
+    table.update(vec![claim("db")], true);
+    set(&mut table, &weight("web", "7")).unwrap();
+    unset(&mut table, "db");
+    // A change of what arrives alone names no value of what leaves.
+    let down = PolicyChange { name: "web".to_owned(), ..PolicyChange::default() };
+    table.update(vec![claim("web")], true);
+    set(&mut table, &SetPolicies { changes: vec![down], allow_absent: false }).unwrap();
+    assert_eq!(in_mbit(&table, "docker:web"), (7, 1, 5));
+    assert!(table.set_layers().contains_key("web"));
+}
+
 #[test]
 fn a_name_that_two_sources_know_must_be_qualified() {
     let mut table = table_of("");
-    table.update(
-        vec![
-            claim("web"),
-            DiscoveredClass { source: ClassSource::Netns, kind: ClassKind::Netns, ..claim("web") },
-        ],
-        true,
-    );
+    table.update(vec![claim("web"), namespace("web")], true);
     let error = set(&mut table, &min("web", 1)).unwrap_err();
     assert_eq!(error.code, "ambiguous-name");
     assert!(error.message.contains("docker:web or netns:web"), "{error}");

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use weir_api::{Error, ErrorCode};
 
-use super::ClassEntry;
-use crate::agent::class_key::ClassKey;
+use super::{CONTROL_KEY, ClassEntry};
+use crate::agent::{
+    by_hand::SetLayers,
+    class_key::{ClassKey, ClassSource},
+};
 
 /// The entries by name, for a request with many names.
 pub(crate) struct Names<'a> {
@@ -58,5 +61,28 @@ impl<'a> Names<'a> {
         let is_here = |key: &str| self.entries.get(key).is_some_and(|entry| entry.minor.is_some());
         is_here(name)
             || self.by_name.get(name).is_some_and(|keys| keys.iter().any(|key| is_here(key.as_str())))
+    }
+
+    /// Gives the policy kept for a name to the class of this key. Each other class of that name that follows
+    /// the policy gets a copy of its own, so that a change of one class leaves the others as they are.
+    pub(super) fn hand_out_kept(&self, set: &mut SetLayers, key: &str) {
+        let Some(entry) = self.entries.get(key) else { return };
+        let name = entry.class.name.as_str();
+        let Some(kept) = set.get(name).copied() else { return };
+        let mut is_awaited = false;
+        for key in self.by_name.get(name).into_iter().flatten() {
+            match key.source() {
+                // No class of this name is here, so that the policy still waits for one.
+                ClassSource::Absent => is_awaited = true,
+                ClassSource::Agreement => {}
+                _ if **key == CONTROL_KEY => {}
+                _ => {
+                    set.entry(key.to_string()).or_insert(kept);
+                }
+            }
+        }
+        if !is_awaited {
+            set.remove(name);
+        }
     }
 }
