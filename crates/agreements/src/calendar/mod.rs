@@ -143,8 +143,9 @@ impl Calendar {
     }
 
     /// The reservations from `from` on: each moment of change before `to` and the rate from then
-    /// on; the first entry is `from` itself.
+    /// on. The first entry is `from`, or the first moment that is not forgotten if that is later.
     pub fn profile(&self, from: Utc, to: Option<Utc>) -> impl Iterator<Item = (Utc, BitRate)> + '_ {
+        let from = from.max(self.horizon);
         std::iter::successors(Some(from), |&at| self.next_change(at))
             .take_while(move |&at| to.is_none_or(|to| at < to))
             .map(|at| (at, self.reserved_at(at)))
@@ -386,6 +387,18 @@ mod tests {
         let Refusal::NoCapacity(shortage) = refusal else { panic!("{refusal}") };
         assert_eq!((shortage.largest_min, shortage.earliest), (None, Earliest::Never));
         assert_eq!((shortage.reserved, shortage.promisable), (BitRate::mbit(95), BitRate::mbit(95)));
+    }
+
+    #[test]
+    fn a_profile_tells_nothing_of_moments_that_are_forgotten() {
+        let mut calendar = calendar();
+        let _customer = calendar.reserve(&asks(60, 10, Some(20)), NOW).unwrap();
+        calendar.forget_before(at(15));
+        let profile = |from, to| calendar.profile(at(from), to).collect::<Vec<_>>();
+        let known = [(at(15), BitRate::mbit(60)), (at(20), BitRate::ZERO)];
+        assert_eq!(profile(-1_000, None), known);
+        assert_eq!(profile(16, None), [(at(16), BitRate::mbit(60)), known[1]]);
+        assert_eq!(profile(-1_000, Some(at(15))), []);
     }
 
     #[test]

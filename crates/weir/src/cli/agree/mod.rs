@@ -165,7 +165,7 @@ struct CalendarArgs {
     /// Show the promises of what arrives, not of what leaves
     #[arg(long)]
     download: bool,
-    /// From then on, in UTC; now unless given
+    /// From then on, in UTC; now unless given. The agent forgets past promises
     #[arg(long, value_name = "MOMENT")]
     from: Option<Utc>,
     /// Up to then
