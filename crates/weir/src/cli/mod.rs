@@ -40,6 +40,7 @@ use std::{
 
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use serde::Serialize;
+use serde_json::json;
 use weir_agent::config::ConfigError;
 use weir_api::{BadRemote, Client, Remote};
 
@@ -358,7 +359,8 @@ fn agent(args: &AgentArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode
         write!(session.out, "{CONFIG}")?;
     } else if args.check {
         weir_agent::check(config)?;
-        writeln!(session.out, "{} is good", config.display())?;
+        let answer = json!({ "config": config, "good": true });
+        session.print(&answer, |out, _| writeln!(out, "{} is good", config.display()))?;
     } else {
         if std::env::var_os(log::FORMAT).is_none_or(|format| format != args.log_format.word()) {
             // The forwarder of engine `user` inherits the format.
@@ -368,7 +370,8 @@ fn agent(args: &AgentArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode
         log_to_stderr(args.log_format)?;
         if args.restore {
             weir_agent::restore(config)?;
-            writeln!(session.out, "everything is put back")?;
+            let answer = json!({ "config": config, "restored": true });
+            session.print(&answer, |out, _| writeln!(out, "everything is put back"))?;
         } else {
             weir_agent::run(config)?;
         }

@@ -229,6 +229,24 @@ fn file(text: &str) -> tempfile::NamedTempFile {
     file
 }
 
+/// A refusal goes to standard error as text, as those of all verbs.
+#[test]
+fn a_checked_configuration_is_told_in_json_too() {
+    let check = |text: &str, json: &[&str]| {
+        let file = file(text);
+        let path = file.path().to_str().unwrap();
+        (weir(&[&["agent", "--check", "--config", path], json].concat()), path.to_owned())
+    };
+    let good = "[link]\ndevice = \"lo\"\ncapacity = \"10mbit\"\n";
+    let (answer, path) = check(good, &[]);
+    assert_eq!(answer.good(), format!("{path} is good\n"));
+    let (answer, path) = check(good, &["--json"]);
+    assert_eq!(answer.json::<serde_json::Value>(), serde_json::json!({ "config": path, "good": true }));
+    let (refused, path) = check("[link]\ndevice = 7\n", &["--json"]);
+    assert_eq!((refused.code, refused.out.as_str()), (ExitCode::from(USAGE), ""));
+    assert!(refused.err.starts_with("weir: ") && refused.err.contains(&path), "{}", refused.err);
+}
+
 #[test]
 fn many_changes_come_from_a_file_and_all_or_none_take_effect() {
     let agent = FakeAgent::start();
