@@ -23,7 +23,7 @@ import subprocess
 import sys
 
 # Settings that say how systemd starts the program, and limit nothing.
-NO_LIMIT = """EnvironmentFile Type ExecStart ExecStartPre ExecReload KillMode Restart RestartSec WatchdogSec
+NO_LIMIT = """EnvironmentFile Type ExecStart ExecReload KillMode Restart RestartSec RestartPreventExitStatus WatchdogSec
 RuntimeDirectory RuntimeDirectoryMode RuntimeDirectoryPreserve StateDirectory StateDirectoryMode RemoveIPC""".split()
 # Limits that only systemd or a cgroup of its own can apply. A process with no CAP_MKNOD opens what the private
 # /dev has, so DevicePolicy= adds nothing here.

@@ -391,6 +391,17 @@ pub enum ConfigError {
     /// This node lacks something that the file names.
     #[error("cannot use configuration {path}: {why}")]
     Unusable { path: PathBuf, why: String },
+    /// A device is not there, and may come, as a modem does after the boot.
+    #[error("cannot use configuration {path}: {why}")]
+    Absent { path: PathBuf, why: String },
+}
+
+impl ConfigError {
+    /// Whether a later start with this file meets the same error.
+    #[must_use]
+    pub fn lasts(&self) -> bool {
+        !matches!(self, ConfigError::Absent { .. })
+    }
 }
 
 /// The largest configuration that is read, bytes.

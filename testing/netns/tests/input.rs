@@ -422,7 +422,7 @@ fn an_agent_that_cannot_work_here_says_why_and_leaves_nothing() {
         let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
         Ran { code: out.status.code(), stdout: String::new(), stderr }
     };
-    refused(&ran, "no such device", 2, &["there is no interface nope0", "ip -br link"]);
+    refused(&ran, "no such device", 1, &["there is no interface nope0", "ip -br link"]);
     unchanged("no such device");
 
     let conflict = config.clone().sections("[host]\nmin = \"60mbit\"\n[default]\nmin = \"60mbit\"\n");

@@ -61,7 +61,8 @@ pub(super) fn fits_node(path: &Path, config: &Config, netlink: &mut Netlink) -> 
             .map_err(|why| unusable(path, config.link.fault_of(&config.link, &why)))?,
         Err(e) if e.is_gone() => {
             let why = format!("[link] device: there is no interface {device} (`ip -br link` lists them)");
-            return Err(unusable(path, config.link.fault_of(&config.link, &why)).into());
+            let why = config.link.fault_of(&config.link, &why);
+            return Err(ConfigError::Absent { path: path.to_owned(), why }.into());
         }
         Err(e) => return Err(anyhow::Error::from(e).context(format!("cannot look for link {device}"))),
     }

@@ -308,7 +308,8 @@ pub(crate) fn run(
         Err(e) if e.chain().any(is_broken_pipe) => ExitCode::SUCCESS,
         Err(e) => {
             say(err, &format_args!("{e:#}"));
-            let is_input = e.is::<Usage>() || e.is::<ConfigError>();
+            // weir.service does not start again after this code (`RestartPreventExitStatus=2`).
+            let is_input = e.is::<Usage>() || e.downcast_ref::<ConfigError>().is_some_and(ConfigError::lasts);
             ExitCode::from(if is_input { USAGE } else { 1 })
         }
     }

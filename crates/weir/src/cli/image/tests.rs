@@ -87,7 +87,7 @@ fn removal_of_several_images_prints_one_list_in_json() {
 
 /// A fault at boot, such as a port that is still taken, may last longer than systemd's own limit of starts.
 #[test]
-fn units_are_started_again_however_often_they_fail() {
+fn units_start_again_however_often_they_fail_but_not_with_a_wrong_file() {
     for name in ["weir.service", "weir-images.service"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name);
         let unit = std::fs::read_to_string(path).unwrap();
@@ -95,7 +95,13 @@ fn units_are_started_again_however_often_they_fail() {
             let lines = unit.lines().skip_while(|line| *line != head).skip(1);
             lines.take_while(|line| !line.starts_with('[')).map(str::to_owned).collect()
         };
-        for (head, setting) in [("[Unit]", "StartLimitIntervalSec=0"), ("[Service]", "Restart=always")] {
+        // 2 is the code of a wrong file.
+        let settings = [
+            ("[Unit]", "StartLimitIntervalSec=0"),
+            ("[Service]", "Restart=always"),
+            ("[Service]", "RestartPreventExitStatus=2"),
+        ];
+        for (head, setting) in settings {
             assert!(section(head).iter().any(|line| line == setting), "{name} has no {setting} in {head}");
         }
     }
