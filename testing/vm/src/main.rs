@@ -4,6 +4,7 @@
 //! ```text
 //! weir-vm run --kernel 6.12 --test weir-netns-tests:shares:bridged
 //! weir-vm exec --file ./prog:/prog -- /prog --fast
+//! weir-vm boot --root debian.tar
 //! ```
 
 mod arch;
@@ -59,6 +60,16 @@ enum Verb {
         /// The command and its arguments; a single word is a line for the shell.
         #[arg(last = true, required = true)]
         command: Vec<String>,
+    },
+    /// Boot a root directory with an init of its own, such as systemd.
+    ///
+    /// The init prints `weir-vm: job ended with CODE, SECONDS s` on the console, and turns the machine off.
+    Boot {
+        #[command(flatten)]
+        guest: Guest,
+        /// The root directory as a tar file. It has /sbin/init, and depmod of the package kmod.
+        #[arg(long, value_name = "TAR")]
+        root: PathBuf,
     },
     /// Only fetch the kernel, and tell its version.
     Fetch {
@@ -135,7 +146,19 @@ fn go(cli: Cli) -> Result<ExitCode> {
                 [line] => line.clone(),
                 words => words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
             };
-            boot(&guest, Initramfs::with_tools(guest.arch)?, &job, false, false)
+            with_job(&guest, Initramfs::with_tools(guest.arch)?, &job, false, false)
+        }
+        Verb::Boot { guest, root: tar } => {
+            anyhow::ensure!(
+                guest.files.is_empty() && guest.environment.is_empty(),
+                "a root of its own has its files and variables: --file and --env are for `run` and `exec`"
+            );
+            let mut root = Initramfs::with_tools(guest.arch)?;
+            let content = fs::read(&tar).with_context(|| format!("cannot read {}", tar.display()))?;
+            root.add("root.tar", 0o100_644, content);
+            root.add_text("init", include_str!("boot.sh"));
+            let kernel = kernel::get(&cache()?, &guest.wanted(), guest.update)?;
+            boot(&guest, root, &kernel, false, false)
         }
         Verb::Run { guest, tests, skips, all } => {
             let mut root = Initramfs::with_tools(guest.arch)?;
@@ -150,15 +173,14 @@ fn go(cli: Cli) -> Result<ExitCode> {
                 job += &format!("/{to} --test-threads=1 --nocapture {} || code=$?\n", words.join(" "));
             }
             job += "exit $code\n";
-            boot(&guest, root, &job, true, all)
+            with_job(&guest, root, &job, true, all)
         }
     }
 }
 
-/// Boots a guest that does the job; says what was wrong.
-fn boot(guest: &Guest, mut root: Initramfs, job: &str, tests: bool, all: bool) -> Result<ExitCode> {
-    let (begin, cache) = (Instant::now(), cache()?);
-    let kernel = kernel::get(&cache, &guest.wanted(), guest.update)?;
+/// Boots a guest that does the job with the tools and weir; says what was wrong.
+fn with_job(guest: &Guest, mut root: Initramfs, job: &str, tests: bool, all: bool) -> Result<ExitCode> {
+    let kernel = kernel::get(&cache()?, &guest.wanted(), guest.update)?;
     if let Some(weir) = weir(guest.arch)? {
         root.add_program(&weir, "usr/bin/weir")?;
         let lab = weir.with_file_name("weir-lab");
@@ -171,14 +193,26 @@ fn boot(guest: &Guest, mut root: Initramfs, job: &str, tests: bool, all: bool) -
             file.split_once(':').with_context(|| format!("--file {file} is not of the form HOST:GUEST"))?;
         root.add_program(Path::new(from), to)?;
     }
-    modules::add_to(&mut root, &kernel)?;
     root.add_text("init", include_str!("init.sh"));
     root.add_text("job", &(environment(guest, &kernel) + job + "\n"));
+    boot(guest, root, &kernel, tests, all)
+}
+
+/// Boots a guest with these files; says what was wrong.
+fn boot(
+    guest: &Guest,
+    mut root: Initramfs,
+    kernel: &Kernel,
+    tests: bool,
+    all: bool,
+) -> Result<ExitCode> {
+    let (begin, cache) = (Instant::now(), cache()?);
+    modules::add_to(&mut root, kernel)?;
     let archive = cache.join(format!("initramfs-{}", std::process::id()));
     fs::write(&archive, root.pack()?).with_context(|| format!("cannot write {}", archive.display()))?;
     let made = begin.elapsed();
     let timeout = Duration::from_secs(guest.timeout);
-    let booted = qemu::boot(guest.arch, &kernel, &archive, guest.memory, guest.processor, timeout);
+    let booted = qemu::boot(guest.arch, kernel, &archive, guest.memory, guest.processor, timeout);
     let _ = fs::remove_file(&archive);
     let verdict = booted.with_context(|| format!("kernel {}", kernel.version))?;
     let mut faults = verdict.faults(tests);

@@ -11,7 +11,7 @@ fn help_names_each_verb() {
     let help = vm(&["--help"]);
     let text = String::from_utf8(help.stdout).unwrap();
     assert!(help.status.success());
-    for verb in ["fetch", "exec", "run"] {
+    for verb in ["fetch", "exec", "run", "boot"] {
         assert!(text.contains(verb), "{text}");
     }
 }
