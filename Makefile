@@ -24,6 +24,7 @@
 #   make uml-kernel  the kernel in which `weir lab run ecc-...` has virtual time
 #   make dist    static programs, packages, an image, digests and licences, in target/dist-out
 #   make test-packages  installs the packages in a fresh Debian 12, upgrades and purges them (after make dist)
+#   make test-systemd  the packaged units under systemd in a guest: limits, restarts, an upgrade, a purge (root, Go)
 #   make test-tutorial  the tutorial in a fresh Debian 12, an upgrade under traffic, and a purge (after make dist)
 #   make test-dist  two builds of the last commit, compared byte by byte: half an hour for each architecture
 #   make doc     the documentation of the crates, in target/doc
@@ -70,7 +71,7 @@ VM_LONG := drr_divides papers_form edt::shares_of_single bpf::shares_of_single b
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-kubernetes test-runtimes build-rest build-program test-dashboard test-grafana test-tutorial test-schema clients test-clients test-arm64 conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-dist install install-lab install-fs uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-kubernetes test-runtimes build-rest build-program test-dashboard test-grafana test-tutorial test-schema clients test-clients test-arm64 conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-systemd test-dist install install-lab install-fs uninstall deps clean
 
 all: release
 
@@ -317,6 +318,11 @@ dist:
 test-packages:
 	scripts/install-deps.sh dist cross
 	scripts/test-packages.sh
+
+# A real systemd. Without `make dist` the package is made of the debug build.
+test-systemd: build
+	scripts/install-deps.sh vm dist
+	scripts/test-systemd.sh
 
 test-dist:
 	scripts/install-deps.sh build dist cross

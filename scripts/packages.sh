@@ -2,12 +2,14 @@
 # Makes the deb, the rpm and the image from built programs. scripts/dist.sh calls it.
 #   scripts/packages.sh ARCHITECTURE VERSION PROGRAMS OUT
 # PROGRAMS holds weir, weir-fs, LICENSES and weir.cdx.json. SOURCE_DATE_EPOCH is the time of all files.
+# FORMATS names those to make: deb, rpm and oci (all three).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 arch=$1 version=$2 programs=$3 out=$4
 : "${SOURCE_DATE_EPOCH:?}"
 export SOURCE_DATE_EPOCH LC_ALL=C TZ=UTC
 umask 022
+formats=${FORMATS:-deb rpm oci}
 
 nfpm=$(scripts/nfpm.sh)
 stage=$(mktemp -d)
@@ -57,6 +59,7 @@ armhf) rpm_arch=armv7hl ;;
 esac
 touch --date="@$SOURCE_DATE_EPOCH" packaging/weir.default
 for format in deb rpm; do
+	[[ " $formats " == *" $format "* ]] || continue
 	stage_tree "$stage/$format" $format
 	# Docker Engine is found if it is there; nothing else is needed to run.
 	cat >"$stage/$format.yaml" <<END
@@ -101,5 +104,6 @@ END
 	"$nfpm" package --config "$stage/$format.yaml" --packager $format --target "$out" >/dev/null
 done
 
+[[ " $formats " == *" oci "* ]] || exit 0
 scripts/oci-image.py --architecture "$arch" --version "$version" --program "$programs/weir" \
 	--licenses "$programs/LICENSES" --out "$out/weir-$version-oci-$arch.tar"
