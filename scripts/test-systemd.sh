@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Boots a Debian 12 with systemd under qemu, installs weir's package there, and compares its units with docs/install.md.
-# The steps are a start, limits, the watchdog, a reload, a restart, a crash, a wrong file, an upgrade and a purge.
+# Among the steps are limits, the watchdog, a restart, a crash, a wrong file, an upgrade and a purge.
 #   scripts/test-systemd.sh [DIST]      target/dist-out by default
 # Without the deb of `make dist` a package is made of PROGRAM (target/debug/weir) and of weir-fs beside it.
 # As root, for debootstrap. The guest has no way to any network.

@@ -53,7 +53,7 @@ accounts() { cat /etc/passwd /etc/group /etc/shadow /etc/gshadow; }
 network() {
 	ip -o link | sed 's/^[0-9]*: //; s/[@:].*//' | sort
 	tc qdisc show | sort
-	bpftool prog show | sed -n 's/^[0-9]*: //p' | grep -v 'name sd_' | sed 's/  *tag.*//' | sort
+	{ bpftool prog show | sed -n 's/^[0-9]*: //p' | grep -v 'name sd_' || true; } | sed 's/  *tag.*//' | sort
 }
 
 traffic=/test/traffic.py
@@ -250,7 +250,7 @@ pass "weir doctor: $(grep -cE '  ok ' /test/doctor) checks are ok, $(grep -cE ' 
 
 errors=$(journalctl --no-pager --output cat --priority err _SYSTEMD_UNIT=weir.service + _SYSTEMD_UNIT=weir-images.service)
 [ -z "$errors" ] || fail "the journal has errors of the units: $errors"
-audit=$(journalctl --no-pager --dmesg --output cat | grep -E 'SECCOMP|type=1326' || true)
+audit=$(journalctl --no-pager --dmesg --output cat | grep 'type=1326' || true)
 [ -z "$audit" ] || fail "the kernel ended a process by a filter of system calls: $audit"
 pattern=$(sed 's/^ *//; s/  */|/g' <<<"$agents")
 refused=$(grep -E "\( *($pattern)\)" $trace/trace | sed 's/.*sys_exit: //' | sort | uniq -c)

@@ -91,7 +91,7 @@ fn connections_drawn_and_not_ended_leave_room_for_fewer() {
 }
 
 #[test]
-fn counters_begin_anew_with_the_programs_and_flight_is_lost_with_the_agent() {
+fn counters_begin_anew_with_programs_and_flight_is_lost_with_the_agent() {
     let (mut advisor, _) = learned();
     advisor.set_drawn(1, 5);
     // The programs were loaded again, and have drawn two.

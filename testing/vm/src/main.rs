@@ -199,13 +199,7 @@ fn with_job(guest: &Guest, mut root: Initramfs, job: &str, tests: bool, all: boo
 }
 
 /// Boots a guest with these files; says what was wrong.
-fn boot(
-    guest: &Guest,
-    mut root: Initramfs,
-    kernel: &Kernel,
-    tests: bool,
-    all: bool,
-) -> Result<ExitCode> {
+fn boot(guest: &Guest, mut root: Initramfs, kernel: &Kernel, tests: bool, all: bool) -> Result<ExitCode> {
     let (begin, cache) = (Instant::now(), cache()?);
     modules::add_to(&mut root, kernel)?;
     let archive = cache.join(format!("initramfs-{}", std::process::id()));

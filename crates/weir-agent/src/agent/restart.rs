@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn change_of_the_image_cache_is_told_with_each_key_that_cannot_be_followed() {
+    fn change_of_the_image_cache_is_told_with_each_key_that_needs_a_start() {
         let images = |text: &str| config(&format!("{LINK}[images]\nbudget = \"1GiB\"\n{text}"));
         let old = images("max_rate = \"5mbit\"\n");
         let new = images("max_rate = \"6mbit\"\nkeep_new_s = 7\nkeep_free = \"2GiB\"\n");

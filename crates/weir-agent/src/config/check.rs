@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Component, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use weir_datapath::engine;
@@ -209,15 +209,8 @@ fn check_paths(agent: &Agent) -> Result<(), Fault> {
 /// The cgroup that a class names by its path or as a slice. Two paths of one cgroup are equal.
 fn cgroup_of(class: &ClassConfig) -> Option<PathBuf> {
     let path = class.cgroup.clone().or_else(|| class.slice.as_ref().map(SliceName::cgroup))?;
-    let mut from_root = PathBuf::from("/");
-    for part in path.components() {
-        match part {
-            Component::Normal(name) => from_root.push(name),
-            Component::ParentDir => drop(from_root.pop()),
-            _ => {}
-        }
-    }
-    Some(from_root)
+    let names = path.components().filter(|part| matches!(part, Component::Normal(_)));
+    Some(Path::new("/").join(names.collect::<PathBuf>()))
 }
 
 /// Checks the download's capacity, and that each policy of what arrives can be enforced.

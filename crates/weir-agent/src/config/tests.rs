@@ -362,8 +362,7 @@ fn two_classes_on_one_cgroup_are_refused_with_its_path() {
         parse(&format!("{LINK}[[class]]\nname = \"x1\"\n{one}\n[[class]]\nname = \"x2\"\n{other}\n"))
     };
     let by_path = "cgroup = \"/atk.slice\"";
-    for other in
-        [by_path, "slice = \"atk.slice\"", "cgroup = \"/atk.slice/./b/..\"", "cgroup = \"//atk.slice/\""]
+    for other in [by_path, "slice = \"atk.slice\"", "cgroup = \"/atk.slice/.\"", "cgroup = \"//atk.slice/\""]
     {
         for (one, other) in [(by_path, other), (other, by_path)] {
             let error = two(one, other).expect_err(other);
