@@ -55,15 +55,24 @@ fn bare(name: &Name) -> &str {
 }
 
 fn without_source(selector: &Selector) -> Selector {
-    let container = selector.container.as_ref().and_then(|name| Name::new(bare(name)).ok());
-    Selector { container, ..selector.clone() }
+    // Nothing may stand behind the source. Such a name is still one of a container.
+    let bare = |name: &Name| Name::new(bare(name)).unwrap_or_else(|_| name.clone());
+    Selector { container: selector.container.as_ref().map(bare), ..selector.clone() }
 }
 
 /// Whether two names with the same part behind the source may mean one container: `web` may be `docker:web`, which is
-/// never `netns:web`.
+/// never `netns:web`. A node's own class is `host` and `weir:host`, and never `docker:host`.
 fn may_be_same(one: Option<&Name>, other: Option<&Name>) -> bool {
-    let has_source = |name: Option<&Name>| name.is_some_and(|name| bare(name) != name.as_str());
-    one == other || !has_source(one) || !has_source(other)
+    const OWN: [&str; 3] = ["host", "default", "control"];
+    let source = |name: Option<&Name>| {
+        let name = name?.as_str();
+        let own = Some("weir").filter(|_| OWN.contains(&name));
+        name.split_once(':').map(|(source, _)| source).or(own)
+    };
+    match (source(one), source(other)) {
+        (Some(one), Some(other)) => one == other,
+        _ => true,
+    }
 }
 
 #[cfg(test)]
@@ -88,9 +97,15 @@ mod tests {
         {
             assert!(overlaps(one, other) && overlaps(other, one), "{one}, {other}");
         }
-        for (one, other) in [("netns:web", "docker:web"), ("web", "docker:shop"), ("web", "shop")] {
+        let others =
+            [("netns:web", "docker:web"), ("web", "docker:shop"), ("web", "shop"), ("host", "docker:host")];
+        for (one, other) in others {
             assert!(!overlaps(one, other) && !overlaps(other, one), "{one}, {other}");
         }
+        // A name without a part behind its source is no selector of all containers.
+        let mut claims = SelectorReservations::default();
+        claims.take(&of("docker:"), all);
+        assert_eq!(claims.overlap(&Selector::default(), all), None);
     }
 
     proptest! {

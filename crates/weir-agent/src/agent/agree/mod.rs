@@ -230,6 +230,10 @@ impl Agreements {
                     if is_terminating(&agreement) {
                         self.terminating.insert(agreement.id.clone());
                     }
+                    // It began under a clock that was ahead, and begins again at its moment.
+                    if agreement.service_state == ServiceState::Ready {
+                        self.latest = self.latest.max(agreement.from);
+                    }
                     let account = account(self.owners.get(&agreement.id), &agreement.offer.context.initiator);
                     self.ledger.restore_of(account, agreement, usage);
                 }

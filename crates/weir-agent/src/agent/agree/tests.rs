@@ -532,6 +532,8 @@ fn sent(id: &Name, bytes: u64) -> Delivery {
 fn turn_without_a_change_copies_no_agreement() {
     let mut stored = StoredAgreements::with("most = 5000\nmost_of_party = 5000\noffers_at_once = 5000\n");
     let StoredAgreements { agreements, store, .. } = &mut stored;
+    // The clock of the machine that runs this test may be later than the moments here.
+    agreements.latest = Utc::MIN;
     let small = |nth: u64| {
         let mut offer = offer(&format!("service-{nth}"), 1);
         (offer.terms.min, offer.terms.max) = (BitRate::kbit(16), BitRate::mbit(1));
@@ -571,6 +573,23 @@ fn turn_without_a_change_copies_no_agreement() {
     assert_eq!(turn(agreements)[0].len(), 3_999);
 }
 
+#[test]
+fn agreement_that_began_under_a_clock_ahead_begins_again_after_a_restart() {
+    let StoredAgreements { mut agreements, store, _dir } = StoredAgreements::new();
+    let mut later = offer("web", 5);
+    later.terms.start = Some(moment(1_000).utc);
+    agreements.offer(&client(), None, later, &store, moment(0)).unwrap();
+    agreements.advance(moment(2_000).utc);
+    agreements.settle(&store, moment(2_000).utc);
+    drop(agreements);
+    let mut next = Agreements::open(&config(""), &store, moment(10).utc).unwrap().unwrap();
+    let enforced = |agreements: &mut Agreements, at: u64| {
+        agreements.advance(moment(at).utc);
+        agreements.enforceable_now(Direction::Upload, moment(at).utc).0.len()
+    };
+    assert_eq!([10, 999, 1_000, 3_000].map(|at| enforced(&mut next, at)), [0, 0, 1, 1]);
+}
+
 /// The agreements to enforce are those of the book at any moment, after any change.
 #[test]
 fn agreements_to_enforce_are_those_of_the_book_after_any_change() {
@@ -579,6 +598,7 @@ fn agreements_to_enforce_are_those_of_the_book_after_any_change() {
         let more = "offers_at_once = 5000\n";
         let mut stored = StoredAgreements::with(more);
         let StoredAgreements { agreements, store, .. } = &mut stored;
+        agreements.latest = Utc::MIN;
         let (mut now, mut known) = (3_000_000, Vec::new());
         for step in 0..150 {
             let at = |seconds: u64| moment(seconds).utc;
