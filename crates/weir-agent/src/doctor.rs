@@ -7,7 +7,7 @@ use weir_datapath::engine::{
     EngineKind, SCHEDULER_MAC,
     selftest::{self, Shares},
 };
-use weir_discovery::cgroup::Cgroup2;
+use weir_discovery::cgroup::{Cgroup2, CgroupError};
 use weir_netlink::{
     Link, Netlink,
     tc::{self, Hook, HtbClass, Leaf},
@@ -43,7 +43,13 @@ pub fn kernel() -> Vec<Check> {
             "cgroup v2",
             Verdict::Warn,
             chain(&e),
-            "host-network containers count as the host until it is mounted (`mount -t cgroup2 none /sys/fs/cgroup/unified`)",
+            match e {
+                CgroupError::NotMounted => {
+                    "host-network containers count as the host until it is mounted (`mount -t cgroup2 none \
+                     /sys/fs/cgroup/unified`)"
+                }
+                _ => "host-network containers count as the host until then",
+            },
         ),
     });
     checks

@@ -60,15 +60,17 @@ fn without_source(selector: &Selector) -> Selector {
     Selector { container: selector.container.as_ref().map(bare), ..selector.clone() }
 }
 
-/// Whether two names with the same part behind the source may mean one container: `web` may be `docker:web`, which is
-/// never `netns:web`. A node's own class is `host` and `weir:host`, and never `docker:host`.
-fn may_be_same(one: Option<&Name>, other: Option<&Name>) -> bool {
+/// The source of a name, if it has one. The node's own classes have theirs also by their bare names.
+fn source(name: Option<&Name>) -> Option<&str> {
     const OWN: [&str; 3] = ["host", "default", "control"];
-    let source = |name: Option<&Name>| {
-        let name = name?.as_str();
-        let own = Some("weir").filter(|_| OWN.contains(&name));
-        name.split_once(':').map(|(source, _)| source).or(own)
-    };
+    let name = name?.as_str();
+    let own = Some("weir").filter(|_| OWN.contains(&name));
+    name.split_once(':').map(|(source, _)| source).or(own)
+}
+
+/// Whether two names with the same part behind the source may mean one container: `web` may be `docker:web`, which is
+/// never `netns:web`. The node's own class is `host` and `weir:host`, and never `docker:host`.
+fn may_be_same(one: Option<&Name>, other: Option<&Name>) -> bool {
     match (source(one), source(other)) {
         (Some(one), Some(other)) => one == other,
         _ => true,

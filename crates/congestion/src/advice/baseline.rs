@@ -12,6 +12,11 @@ pub(super) const MAY_BE_LATE: f64 = 0.01;
 const CERTAIN: f64 = 2.0;
 /// Drawn flows that may be late at once: half of what 4,000 flows in a row may have.
 const AT_ONCE: f64 = 20.0;
+
+/// The bucket of a trial that an earlier version stored.
+fn full() -> f64 {
+    AT_ONCE
+}
 /// Each flow allows this part of a late one more.
 const EARNED: f64 = MAY_BE_LATE / 2.0;
 /// The tail is looked at again after this number of flows more.
@@ -82,7 +87,7 @@ pub(super) struct Baseline {
     /// None for a size that is not judged by itself.
     tail: Option<Tail>,
     /// Drawn flows that may end late now.
-    #[serde(default)]
+    #[serde(default = "full")]
     bucket: f64,
 }
 

@@ -360,7 +360,7 @@ fn agent(args: &AgentArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode
         write!(session.out, "{CONFIG}")?;
     } else if args.check {
         weir_agent::check(config)?;
-        let answer = json!({ "config": config, "good": true });
+        let answer = json!({ "config": config.display().to_string(), "good": true });
         session.print(&answer, |out, _| writeln!(out, "{} is good", config.display()))?;
     } else {
         if std::env::var_os(log::FORMAT).is_none_or(|format| format != args.log_format.word()) {
@@ -371,7 +371,7 @@ fn agent(args: &AgentArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode
         log_to_stderr(args.log_format)?;
         if args.restore {
             weir_agent::restore(config)?;
-            let answer = json!({ "config": config, "restored": true });
+            let answer = json!({ "config": config.display().to_string(), "restored": true });
             session.print(&answer, |out, _| writeln!(out, "everything is put back"))?;
         } else {
             weir_agent::run(config)?;
