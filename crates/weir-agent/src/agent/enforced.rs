@@ -84,7 +84,7 @@ impl Agent {
         // A container's wish that does not fit must not make the node look broken.
         let is_fault =
             |kind: &NotEnforced| !matches!(kind, NotEnforced::Unpromised | NotEnforced::Unsupported);
-        // So must not an agreement about packets of a container that is not here, or of a kind too many.
+        // Neither must an agreement about a container that is not here, or whose kind of selector is one too many.
         let is_wish = |entry: &ClassEntry, kind| {
             entry.class.is_agreed() && matches!(kind, NotEnforced::Sender | NotEnforced::SelectorKinds)
         };

@@ -164,19 +164,7 @@ fn a_quota_that_is_used_up_lowers_the_ceiling_and_outlives_a_restart() {
     let after = BitRate::mbit(2);
     offer.terms.quota = Some(weir_agree::Quota { day: Some(weir_units::Bytes(1_000)), month: None, after });
     let id = agreements.offer(&client(), None, offer, &store, moment(0)).unwrap().agreement.id;
-    let sent = |bytes| {
-        let delivery = Delivery {
-            direction: Direction::Upload,
-            id: id.clone(),
-            class: "docker:web".into(),
-            guarantee: BitRate::mbit(20),
-            demand: weir_share::Demand::UNLIMITED,
-            delivered: weir_units::Bytes(bytes),
-            time: std::time::Duration::from_millis(100),
-            waits: true,
-        };
-        [delivery]
-    };
+    let sent = |bytes| [sent(&id, bytes)];
     agreements.count(&sent(999), &store, moment(1));
     assert_eq!(agreements.in_force(Direction::Upload, moment(1).utc)[0].max, BitRate::mbit(20));
     agreements.happened();
