@@ -69,13 +69,12 @@ const SHORTEST: Duration = Duration::from_millis(1500);
 /// A super-packet, bits.
 const SUPER_PACKET: f64 = 65536.0 * 8.0;
 
-/// So long that one super-packet is no more of the smallest share than the tolerance, or two,
-/// of which one may be missing at either end, where an engine lets them leave by its clock only.
+/// So long that two super-packets are no more of the smallest share than the tolerance. An interval holds one
+/// more or one less than its share, and the other half is left for an error of the engine.
 fn long_enough(expected: &[Share], engine: EngineKind) -> Duration {
-    let whole = if engine.stamps() { 2.0 * SUPER_PACKET } else { SUPER_PACKET };
     let smallest =
         expected.iter().map(|s| s.goodput * 1e6).filter(|rate| *rate > 0.0).fold(f64::INFINITY, f64::min);
-    SHORTEST.max(Duration::from_secs_f64(whole / (engine.tolerance(true) * smallest)))
+    SHORTEST.max(Duration::from_secs_f64(2.0 * SUPER_PACKET / (engine.tolerance(true) * smallest)))
 }
 
 fn figures(engine: EngineKind, tso: bool, kinds: &[Traffic], uplink: Uplink) {
