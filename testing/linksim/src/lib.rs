@@ -2,12 +2,14 @@
 //!
 //! The tests of `weir-autorate` and the lab's experiments share it. It reads no clock.
 
+mod arrivals;
 mod cake_autorate;
 mod cubic;
 mod scheme;
 mod simulation;
 mod traces;
 
+pub use arrivals::{Arrivals, arrive};
 pub use scheme::Scheme;
 pub use simulation::{Moment, Outcome, Scene, run};
 pub use traces::{Link, Trace, constant};

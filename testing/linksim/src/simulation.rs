@@ -12,7 +12,7 @@ use weir_units::Instant;
 
 use crate::{cubic::Cubic, traces::Trace};
 
-const PACKET: u64 = 1_514;
+pub(crate) const PACKET: u64 = 1_514;
 /// Each flow's queue in the scheduler, in packets.
 const OWN_QUEUE: usize = 200;
 /// The modem's queue lasts this long at the mean rate.
@@ -83,7 +83,26 @@ pub struct Outcome {
     states: Vec<(u64, State)>,
 }
 
+/// The bytes of a millisecond at a rate in Mbit/s.
+pub(crate) fn per_ms(mbit: f64) -> f64 {
+    mbit * 1e6 / 8e3
+}
+
 impl Outcome {
+    pub(crate) fn decided(&mut self, ms: u64, capacity: f64, state: State) {
+        self.capacities.push((ms, capacity));
+        self.states.push((ms, state));
+    }
+
+    pub(crate) fn waits(&mut self, ms: u32) {
+        self.waited.push(ms);
+    }
+
+    pub(crate) fn sorted(mut self) -> Outcome {
+        self.waited.sort_unstable();
+        self
+    }
+
     /// The wait that this part of the packets does not exceed.
     #[must_use]
     pub fn wait(&self, part: f64) -> u32 {
@@ -115,13 +134,13 @@ impl Outcome {
 
 /// The least round trips of the last two periods of 10 s, as the programs keep them.
 #[derive(Default)]
-struct Base {
+pub(crate) struct Base {
     halves: [Option<u32>; 2],
     period: u64,
 }
 
 impl Base {
-    fn add(&mut self, ms: u64, rtt: u32) -> u32 {
+    pub(crate) fn add(&mut self, ms: u64, rtt: u32) -> u32 {
         let period = ms / 4_000;
         if period != self.period {
             self.halves = if period == self.period + 1 { [None, self.halves[0]] } else { [None, None] };
@@ -137,7 +156,7 @@ impl Base {
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Heard {
+pub(crate) enum Heard {
     Acked { left: u64 },
     Lost,
 }
@@ -172,7 +191,6 @@ pub fn run(
     mut capacity: impl FnMut(Instant, Option<&Signals>, &[u32]) -> Decision,
 ) -> Outcome {
     let trace = scene.trace;
-    let per_ms = |mbit: f64| mbit * 1e6 / 8e3;
     let modem_packets = (per_ms(trace.mean()) * 1_000.0 * MODEM_QUEUE / PACKET as f64) as usize;
     let mut flows: Vec<Cubic> = (0..scene.flows).map(|_| Cubic::new()).collect();
     // The queues of the TCP flows, then those of the datagrams.
@@ -217,8 +235,7 @@ pub fn run(
                 queues.clear();
             }
             now_capacity = decision.capacity.as_mbit();
-            outcome.capacities.push((ms, now_capacity));
-            outcome.states.push((ms, decision.state));
+            outcome.decided(ms, now_capacity, decision.state);
         }
         while heard.peek().is_some_and(|Reverse((at, ..))| *at <= ms) {
             let Some(Reverse((at, flow, what))) = heard.pop() else { break };
@@ -290,7 +307,7 @@ pub fn run(
             moment.carried += PACKET as f64;
             moment.wait_ms = moment.wait_ms.max((ms - left) as u32);
             popped += 1;
-            outcome.waited.push((ms - left) as u32);
+            outcome.waits((ms - left) as u32);
             if flow < flows.len() {
                 let back = ms + u64::from(trace.base[ms as usize] + (scene.foreign)(ms));
                 heard.push(Reverse((back, flow, Heard::Acked { left })));
@@ -302,6 +319,5 @@ pub fn run(
         }
     }
     outcome.used = carried as f64 / could;
-    outcome.waited.sort_unstable();
-    outcome
+    outcome.sorted()
 }

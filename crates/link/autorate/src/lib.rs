@@ -7,10 +7,14 @@
 //! Where too little of the traffic is acknowledged, round trips tell what the link carried: all that left before
 //! an answered packet.
 //!
+//! What arrives is followed by the same rules ([`Follower::of_arrivals`]). All that arrives was carried, and the
+//! senders' timestamps tell how long it waited. Senders obey a round trip later, by drops.
+//!
 //! A tick should come every 50 ms. With longer ticks the queue swings further.
 //!
 //! No clock, no I/O: time and signals are arguments.
 
+mod arrivals;
 mod carried;
 mod meter;
 mod recent;
@@ -22,6 +26,7 @@ use std::{ops::Range, time::Duration};
 
 use weir_units::{BitRate, Bytes, Instant};
 
+pub use arrivals::{ArrivalCounts, ArrivalMeter};
 use carried::Carried;
 pub use meter::{Counts, Meter};
 use recent::Recent;
@@ -31,18 +36,12 @@ use window::Window;
 
 /// The acknowledged rate is the mean over this time.
 const RATE_OVER: Duration = Duration::from_millis(100);
-/// The time in which a queue that is too long drains. Less than [`RATE_OVER`] makes the capacity swing.
-const DRAIN_TIME: Duration = Duration::from_millis(70);
 /// Both of these where round trips alone tell the rate. They come one by one, and an answer may be late.
 const ALONE_OVER: Duration = Duration::from_millis(200);
 const ALONE_DRAIN_TIME: Duration = Duration::from_millis(200);
-/// The growth of the capacity in [`GROWTH_TIME`] while the queue is empty.
-const GROWTH: f64 = 1.6;
 const GROWTH_TIME: Duration = Duration::from_millis(250);
 /// A queue below this is empty.
 const EMPTY: Duration = Duration::from_millis(2);
-/// The deepest cut below the acknowledged rate in one step.
-const DEEPEST: f64 = 0.95;
 /// After this time with a standing queue the link is drained, so that the base is seen again.
 const LOOK_EVERY: Duration = Duration::from_millis(4000);
 const LOOK_FOR: Duration = Duration::from_millis(200);
@@ -83,6 +82,22 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// The length of a packet.
 const PACKET: Bytes = Bytes(1514);
 
+/// The pace of decisions.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// The time in which a queue that is too long drains. Less than [`RATE_OVER`] makes the capacity swing.
+    drain_time: Duration,
+    /// The growth of the capacity in [`GROWTH_TIME`] while the queue is empty.
+    growth: f64,
+    /// The deepest cut below the rate in one step.
+    deepest: f64,
+}
+
+/// What leaves waits in this node's scheduler, and obeys at once.
+const LEAVES: Pace = Pace { drain_time: Duration::from_millis(70), growth: 1.6, deepest: 0.95 };
+/// What arrives was sent a round trip after a drop told its sender. Faster growth fills the queue in between.
+const ARRIVES: Pace = Pace { drain_time: Duration::from_millis(100), growth: 1.15, deepest: 0.7 };
+
 /// A queue that stays too long.
 #[derive(Debug, Clone, Copy)]
 struct TooLong {
@@ -116,6 +131,7 @@ struct Seen {
 #[derive(Debug, Clone)]
 pub struct Follower {
     settings: Settings,
+    pace: Pace,
     /// Bits per second, as all rates here.
     capacity: f64,
     state: State,
@@ -146,11 +162,22 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// A follower that starts at the highest rate.
+    /// A follower of what leaves. It starts at the highest rate.
     #[must_use]
     pub fn new(settings: Settings, now: Instant) -> Follower {
+        Follower::with(settings, LEAVES, now)
+    }
+
+    /// A follower of what arrives, by the signals of an [`ArrivalMeter`]. It starts at the highest rate.
+    #[must_use]
+    pub fn of_arrivals(settings: Settings, now: Instant) -> Follower {
+        Follower::with(settings, ARRIVES, now)
+    }
+
+    fn with(settings: Settings, pace: Pace, now: Instant) -> Follower {
         Follower {
             settings,
+            pace,
             capacity: settings.max().0 as f64,
             state: State::Idle,
             acked: Window::new(RATE_OVER),
@@ -306,13 +333,13 @@ impl Follower {
             self.known += tick;
             self.grown = self.grown.filter(|_| self.known < KNOWN_AFTER);
         }
-        let drain_time = if by_acks { DRAIN_TIME } else { ALONE_DRAIN_TIME };
-        let grows = GROWTH.powf(tick.as_secs_f64() / GROWTH_TIME.as_secs_f64());
+        let drain_time = if by_acks { self.pace.drain_time } else { ALONE_DRAIN_TIME };
+        let grows = self.pace.growth.powf(tick.as_secs_f64() / GROWTH_TIME.as_secs_f64());
         self.capacity = if queue < EMPTY {
             self.capacity.max(rate) * grows
         } else {
             let error = (goal.as_secs_f64() - queue.as_secs_f64()) / drain_time.as_secs_f64();
-            rate * (1.0 + error.clamp(-DEEPEST, grows - 1.0))
+            rate * (1.0 + error.clamp(-self.pace.deepest, grows - 1.0))
         };
     }
 

@@ -17,6 +17,8 @@ const FLOW: usize = 96;
 /// `WEIR_CELLS` and `WEIR_CELL_NS` of signals.h.
 const CELLS: u64 = 16;
 const CELL_NS: u64 = 10_000_000;
+/// The first word of what arrived.
+const ARRIVED: usize = 6 + 2 * CELLS as usize;
 /// The least queue is that of this many cells.
 const RECENT_CELLS: u64 = 6;
 /// A flow that has had no answer for this time counts as dead.
@@ -41,6 +43,12 @@ pub struct SignalCounts {
     pub least_queue: Option<u64>,
     /// TCP payload that has left and was not answered yet.
     pub on_the_way: u64,
+    /// Bytes of all packets that came.
+    pub arrived: u64,
+    /// Delays of packets that came, by the clocks of their senders.
+    pub delays: u64,
+    /// The least delay above its flow's base in the last 60 ms.
+    pub least_delay: Option<u64>,
 }
 
 /// The loaded programs and their maps.
@@ -48,7 +56,8 @@ pub struct SignalCounts {
 /// Dropping it leaves attached programs, and the maps they use, in the kernel.
 pub struct LinkSignals {
     object: Object,
-    epoch: u32,
+    /// Of round trips, and of arrivals.
+    epochs: [u32; 2],
 }
 
 impl LinkSignals {
@@ -66,7 +75,7 @@ impl LinkSignals {
         let object = ObjectBuilder::default().open_memory(OBJECT).and_then(|open| open.load());
         let object =
             object.map_err(|source| Error { what: "load the programs of the link's signals", source })?;
-        Ok(LinkSignals { object, epoch: 0 })
+        Ok(LinkSignals { object, epochs: [0; 2] })
     }
 
     /// The program for the uplink's ingress, as a number for netlink.
@@ -99,7 +108,10 @@ impl LinkSignals {
         let sums = sums.map_err(|_| Errno::EIO)?.ok_or(Errno::ENOENT)?;
         let word = |index: usize| u64_at(&sums, 8 * index);
         let oldest = (now / CELL_NS).saturating_sub(RECENT_CELLS);
-        let least = (0..CELLS as usize).map(|cell| (word(6 + 2 * cell), word(7 + 2 * cell)));
+        let least = |from: usize| {
+            let cells = (0..CELLS as usize).map(|cell| (word(from + 2 * cell), word(from + 1 + 2 * cell)));
+            cells.filter(|(cell, _)| *cell > oldest).map(|(_, ns)| ns).min()
+        };
         let flows = entries::<FLOW_KEY, FLOW>(&self.map("weir_sent_flows"), 256)?;
         Ok(SignalCounts {
             sent: word(0),
@@ -108,20 +120,36 @@ impl LinkSignals {
             acked_base_us: word(3),
             samples: word(4),
             waits_since: Some(word(5)).filter(|at| *at != 0),
-            least_queue: least.filter(|(cell, _)| *cell > oldest).map(|(_, ns)| ns).min(),
+            least_queue: least(6),
             on_the_way: flows.values().map(|flow| on_the_way(flow, now)).sum(),
+            arrived: word(ARRIVED),
+            delays: word(ARRIVED + 1),
+            least_delay: least(ARRIVED + 2),
         })
     }
 
-    /// Has all flows measure their bases again.
+    /// Has all flows measure the bases of their round trips again.
     ///
     /// # Errors
     /// [`Error`].
     pub fn forget_bases(&mut self) -> Result<(), Error> {
-        self.epoch = self.epoch.wrapping_add(1);
+        self.begin_epoch(0)
+    }
+
+    /// Has all flows measure the bases of what arrives again.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn forget_arrival_bases(&mut self) -> Result<(), Error> {
+        self.begin_epoch(1)
+    }
+
+    fn begin_epoch(&mut self, of: usize) -> Result<(), Error> {
+        self.epochs[of] = self.epochs[of].wrapping_add(1);
+        let config = self.epochs.map(u32::to_ne_bytes).concat();
         let map = self.map("weir_signals_config");
-        map.update(&0u32.to_ne_bytes(), &self.epoch.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|source| Error { what: "have the bases of round trips measured again", source })
+        map.update(&0u32.to_ne_bytes(), &config, MapFlags::ANY)
+            .map_err(|source| Error { what: "have the bases of the link's signals measured again", source })
     }
 }
 

@@ -11,6 +11,9 @@
  * direction. Two processors may write to one flow at once. Then a sample is lost, or one is wrong by the
  * time between two packets.
  *
+ * Timestamps of what arrives tell the queue of that direction: the time from the far end, by its own clock, above
+ * the least one of some seconds (as in RFC 6817). A clock counts once its unit is known.
+ *
  * Neither program ever matches: packets go on.
  */
 #include <linux/bpf.h>
@@ -28,8 +31,14 @@
 
 #define NO_MATCH 0 /* cls_bpf without direct action */
 #define BASE_PERIOD_NS 4000000000ULL
+#define MSEC 1000000ULL
+#define LEARN_NS (500 * MSEC)      /* a clock's unit is learnt over this time at least */
+#define FORGET_NS (10000 * MSEC)   /* it is learnt anew after this time */
+#define BACK_NS (50 * MSEC)        /* a delay falls by more than this with a wrong unit or another path alone */
+#define LONGEST_NS (5000 * MSEC)   /* a longer queue means a wrong unit */
 #define OPTIONS 8 /* that are looked at */
 #define BLOCKS 4  /* fit among the options */
+#define UDP_HEADERS 42 /* of a segment over IPv4 and Ethernet */
 #define FIN 1
 #define SYN 2
 #define RST 4
@@ -55,11 +64,19 @@ struct {
 	__type(value, struct weir_sent_flow);
 } weir_sent_flows SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct weir_down_flow);
+	__type(value, struct weir_arrived_flow);
+} weir_arrived_flows SEC(".maps");
+
 struct segment {
 	struct weir_down_flow flow; /* `near` is this end */
 	__u32 seq;
 	__u32 ack;
 	__u32 payload;
+	__u32 headers; /* bytes before the payload, without Ethernet's */
 	__u32 stamp; /* TSval */
 	__u32 echo;  /* TSecr */
 	__u32 reached; /* behind the last byte that a block tells of (RFC 2018); no less than `ack` */
@@ -149,6 +166,7 @@ static __always_inline int read_segment(struct __sk_buff *skb, int leaves, struc
 	s->seq = bpf_ntohl(numbers[0]);
 	s->ack = bpf_ntohl(numbers[1]);
 	s->payload = length - end;
+	s->headers = end;
 	s->flags = rest[1];
 	s->reached = s->ack;
 	read_options(skb, p.start, fragment.transport + 20, p.offset + end, s);
@@ -249,20 +267,117 @@ static __always_inline __u64 base_with(struct weir_sent_flow *flow, __u64 now, _
 	return flow->base[1] && flow->base[1] < flow->base[0] ? flow->base[1] : flow->base[0];
 }
 
-static __always_inline void sample(struct weir_link_signals *sums, struct weir_sent_flow *flow, __u64 now,
-				   __u64 rtt)
+/* Keeps the least queue of the present cell. */
+static __always_inline void keep_least(struct weir_least *cells, __u64 now, __u64 queue)
 {
-	__u64 queue = rtt - base_with(flow, now, rtt);
 	__u64 cell = now / WEIR_CELL_NS;
-	struct weir_least *least = &sums->least[cell % WEIR_CELLS];
+	struct weir_least *least = &cells[cell % WEIR_CELLS];
 
-	__sync_fetch_and_add(&sums->samples, 1);
 	if (least->cell != cell) {
 		least->ns = queue;
 		least->cell = cell;
 	} else if (queue < least->ns) {
 		least->ns = queue;
 	}
+}
+
+static __always_inline void sample(struct weir_link_signals *sums, struct weir_sent_flow *flow, __u64 now,
+				   __u64 rtt)
+{
+	__u64 queue = rtt - base_with(flow, now, rtt);
+
+	__sync_fetch_and_add(&sums->samples, 1);
+	keep_least(sums->least, now, queue);
+}
+
+/* The unit of a clock that made so many ticks in this time, within a third. A queue that grows or drains in that
+ * time hides it. 0: none that weir knows. */
+static __always_inline __u32 unit_of(__u64 ticks, __u64 elapsed)
+{
+	__u64 units[3] = { MSEC, 4 * MSEC, 10 * MSEC };
+	int i;
+
+	for (i = 0; i < 3; i++)
+		if (ticks * units[i] * 4 >= elapsed * 3 && ticks * units[i] * 3 <= elapsed * 4)
+			return units[i];
+	return 0;
+}
+
+/* Takes a delay into the flow's base; the base. */
+static __always_inline __s64 delay_base(struct weir_arrived_flow *flow, __u64 now, __u32 epoch, __s64 delay)
+{
+	__u32 period = now / BASE_PERIOD_NS;
+
+	if (flow->epoch != epoch) {
+		flow->epoch = epoch;
+		flow->period = period;
+		flow->has_base = 0;
+	}
+	if (flow->period != period) {
+		flow->base[1] = flow->base[0];
+		flow->has_base = flow->period + 1 == period ? (flow->has_base & 1) << 1 : 0;
+		flow->period = period;
+	}
+	if (!(flow->has_base & 1) || delay < flow->base[0])
+		flow->base[0] = delay;
+	flow->has_base |= 1;
+	return flow->has_base & 2 && flow->base[1] < flow->base[0] ? flow->base[1] : flow->base[0];
+}
+
+static __always_inline int is_below_bases(const struct weir_arrived_flow *flow, __s64 delay)
+{
+	return (flow->has_base & 1 && delay < flow->base[0] - (__s64)BACK_NS) ||
+	       (flow->has_base & 2 && delay < flow->base[1] - (__s64)BACK_NS);
+}
+
+/* Tells the queue before this packet by the far end's clock. */
+static __always_inline void time_arrival(struct weir_link_signals *sums, const struct segment *s, __u64 now)
+{
+	struct weir_arrived_flow *flow, fresh = { .first = now, .first_stamp = s->stamp, .last_stamp = s->stamp };
+	const struct weir_signals_config *config;
+	__u64 elapsed, ticks;
+	__s64 delay, queue;
+	__u32 zero = 0;
+
+	flow = bpf_map_lookup_elem(&weir_arrived_flows, &s->flow);
+	if (!flow || s->flags & SYN) {
+		bpf_map_update_elem(&weir_arrived_flows, &s->flow, &fresh, BPF_ANY);
+		return;
+	}
+	if ((__s32)(s->stamp - flow->last_stamp) <= 0) /* the first packet with a stamp counts */
+		return;
+	flow->last_stamp = s->stamp;
+	elapsed = now - flow->first;
+	ticks = s->stamp - flow->first_stamp;
+	if (!flow->unit_ns) {
+		if (elapsed < LEARN_NS)
+			return;
+		flow->unit_ns = unit_of(ticks, elapsed);
+		if (!flow->unit_ns) {
+			if (elapsed > FORGET_NS)
+				bpf_map_update_elem(&weir_arrived_flows, &s->flow, &fresh, BPF_ANY);
+			return;
+		}
+	}
+	config = bpf_map_lookup_elem(&weir_signals_config, &zero);
+	delay = (__s64)elapsed - (__s64)(ticks * flow->unit_ns);
+	if (is_below_bases(flow, delay)) {
+		bpf_map_update_elem(&weir_arrived_flows, &s->flow, &fresh, BPF_ANY);
+		return;
+	}
+	queue = delay - delay_base(flow, now, config ? config->arrival_epoch : 0, delay);
+	if (queue > (__s64)LONGEST_NS) {
+		bpf_map_update_elem(&weir_arrived_flows, &s->flow, &fresh, BPF_ANY);
+		return;
+	}
+	__sync_fetch_and_add(&sums->delays, 1);
+	keep_least(sums->least_delay, now, queue);
+}
+
+/* The packet's bytes with the headers of each of its segments, as a scheduler counts them. */
+static __always_inline __u64 bytes_of(struct __sk_buff *skb, __u32 headers)
+{
+	return skb->len + (skb->gso_segs > 1 ? (__u64)(skb->gso_segs - 1) * headers : 0);
 }
 
 static __always_inline void count(struct weir_link_signals *sums, struct weir_sent_flow *flow, __u32 payload)
@@ -285,8 +400,15 @@ int weir_answered(struct __sk_buff *skb)
 	__u32 more, way;
 	int i;
 
-	if (!sums || !read_segment(skb, 0, &s))
+	if (!sums)
 		return NO_MATCH;
+	if (!read_segment(skb, 0, &s)) {
+		__sync_fetch_and_add(&sums->arrived_bytes, bytes_of(skb, UDP_HEADERS));
+		return NO_MATCH;
+	}
+	__sync_fetch_and_add(&sums->arrived_bytes, bytes_of(skb, s.headers + ETH_HLEN));
+	if (s.has_stamp)
+		time_arrival(sums, &s, now);
 	flow = bpf_map_lookup_elem(&weir_sent_flows, &s.flow);
 	if (!flow)
 		return NO_MATCH;

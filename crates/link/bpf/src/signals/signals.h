@@ -20,8 +20,11 @@ struct weir_link_signals { /* counted from the load of the programs */
 	__u64 samples;       /* round trips */
 	__u64 waits_since;   /* the first payload that left since the last answer; 0: none */
 	struct weir_least least[WEIR_CELLS];
+	__u64 arrived_bytes; /* all packets that came, with the headers of each segment */
+	__u64 delays;        /* of packets that came, by a clock that is known */
+	struct weir_least least_delay[WEIR_CELLS]; /* above the flow's base */
 };
-_Static_assert(sizeof(struct weir_link_signals) == 304, "user space reads this layout");
+_Static_assert(sizeof(struct weir_link_signals) == 576, "user space reads this layout");
 
 struct weir_sent_flow { /* one TCP flow's data that left */
 	__u64 answered;  /* the last answer, or the first packet */
@@ -37,8 +40,20 @@ struct weir_sent_flow { /* one TCP flow's data that left */
 };
 _Static_assert(sizeof(struct weir_sent_flow) == 96, "user space reads this layout");
 
+struct weir_arrived_flow { /* the clock of one TCP flow's far end, as its timestamps tell it */
+	__u64 first;        /* when the first one came */
+	__s64 base[2];      /* the least delay of this period and of the one before */
+	__u32 first_stamp;  /* TSval */
+	__u32 last_stamp;
+	__u32 unit_ns;      /* of the far clock; 0: not known yet */
+	__u32 period;       /* of `base` */
+	__u32 epoch;        /* of `base` (weir_signals_config) */
+	__u32 has_base;     /* bit 0: of this period, bit 1: of the one before */
+};
+
 struct weir_signals_config { /* written by user space */
-	__u32 epoch; /* another one ends all bases */
+	__u32 epoch;         /* another one ends all bases of round trips */
+	__u32 arrival_epoch; /* another one ends all bases of delays */
 };
 
 #endif

@@ -284,3 +284,84 @@ impl LinkSignals {
         self.run(LinkSignals::INGRESS_PROGRAM, frame);
     }
 }
+
+/// Stamps of a far end whose clock ticks at `hz`, as packets that come at each call.
+struct FarClock {
+    begin: std::time::Instant,
+    hz: u32,
+}
+
+impl FarClock {
+    fn new(hz: u32) -> FarClock {
+        FarClock { begin: std::time::Instant::now(), hz }
+    }
+
+    /// A packet that was sent so long ago.
+    fn packet(&self, ago_ms: u32) -> Tcp {
+        let ms = u32::try_from(self.begin.elapsed().as_millis()).unwrap() + 1_000 - ago_ms;
+        // The numbers begin again on the way.
+        Tcp { stamps: Some(((u32::MAX - 500).wrapping_add(ms * self.hz / 1_000), 3)), ..ANSWER }
+    }
+
+    /// Packets without a queue, for this time.
+    fn runs(&self, signals: &LinkSignals, ms: u64) {
+        let until = std::time::Instant::now() + std::time::Duration::from_millis(ms);
+        while std::time::Instant::now() < until {
+            signals.comes(self.packet(0));
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// Packets that have waited, until the packets before them do not count any more.
+    fn waits(&self, signals: &LinkSignals, ago_ms: u32) {
+        let until = std::time::Instant::now() + std::time::Duration::from_millis(150);
+        while std::time::Instant::now() < until {
+            signals.comes(self.packet(ago_ms));
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn packets_that_come_late_by_their_senders_clock_tell_a_queue() {
+    for hz in [1_000, 250, 100] {
+        let Some(mut signals) = programs() else { return };
+        let clock = FarClock::new(hz);
+        clock.runs(&signals, 300);
+        assert_eq!(signals.counts().delays, 0, "{hz} Hz: its unit is not known yet");
+        clock.runs(&signals, 600);
+        let counts = signals.counts();
+        assert!(counts.delays > 0 && counts.arrived > 0, "{hz} Hz: {counts:?}");
+        let none = counts.least_delay.unwrap();
+        assert!(none < 4_000_000, "{hz} Hz: {none} ns");
+        clock.waits(&signals, 80);
+        let queue = signals.counts().least_delay.unwrap();
+        assert!((70_000_000..2_000_000_000).contains(&queue), "{hz} Hz: {queue} ns");
+        signals.forget_arrival_bases().unwrap();
+        clock.waits(&signals, 80);
+        let queue = signals.counts().least_delay.unwrap();
+        assert!(queue < 15_000_000, "{hz} Hz: {queue} ns above a base that was forgotten");
+    }
+}
+
+#[test]
+fn clock_of_an_unknown_unit_tells_no_queue() {
+    let Some(signals) = programs() else { return };
+    FarClock::new(500).runs(&signals, 1_200);
+    assert_eq!((signals.counts().delays, signals.counts().least_delay), (0, None));
+}
+
+#[test]
+fn clock_that_jumps_is_learnt_anew() {
+    let Some(signals) = programs() else { return };
+    let clock = FarClock::new(1_000);
+    clock.runs(&signals, 700);
+    let known = signals.counts().delays;
+    assert!(known > 0);
+    // A clock that is ahead by 0.3 s looks like a path that has become shorter.
+    let jumped = FarClock { begin: clock.begin - std::time::Duration::from_millis(300), ..clock };
+    jumped.runs(&signals, 300);
+    assert_eq!(signals.counts().delays, known, "the unit is not known again yet");
+    jumped.runs(&signals, 500);
+    assert!(signals.counts().delays > known);
+}
