@@ -157,8 +157,14 @@ pub(crate) struct Link {
     /// The bounds of a link whose rate changes.
     #[serde(skip)]
     pub(crate) follows: Option<Follows>,
-    /// The capacity of what arrives. Without it nothing is done to what arrives.
+    #[serde(rename = "download")]
+    given_download: Option<capacity::Given>,
+    /// The same of what arrives. Without it nothing is done to what arrives.
+    #[serde(skip)]
     pub(crate) download: Option<BitRate>,
+    /// The same of what arrives.
+    #[serde(skip)]
+    pub(crate) download_follows: Option<Follows>,
     /// Whether packets that the download's queues drop are charged.
     #[serde(default)]
     pub(crate) charge_drops: bool,

@@ -153,6 +153,9 @@ pub struct LinkView {
     /// The download, if the node shares it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub download: Option<Capacity>,
+    /// The follower of the download's rate, if that is configured as a range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub download_follows: Option<Follows>,
     /// The promises that do not fit, with reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unpromised: Vec<String>,

@@ -270,6 +270,9 @@ pub struct DownloadStatus {
     /// The configured capacity, if another one set by hand is in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured_capacity: Option<BitRate>,
+    /// The follower of its rate, if it is configured as a range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<Follows>,
     /// The rate of all that arrived over the last second.
     pub rate: BitRate,
     /// Sum of the floors promised.

@@ -150,6 +150,7 @@ pub fn download_status() -> DownloadStatus {
     DownloadStatus {
         capacity: BitRate::mbit(50),
         configured_capacity: None,
+        follows: None,
         rate: BitRate::mbit(16),
         reserved: BitRate::ZERO,
         reservable: BitRate::kbit(47_500),
@@ -240,6 +241,7 @@ fn link_view(status: &Status) -> LinkView {
         framing: status.framing.clone(),
         follows: status.follows.clone(),
         download: None,
+        download_follows: None,
         unpromised: lacks.then(|| why.to_owned()).into_iter().collect(),
     }
 }

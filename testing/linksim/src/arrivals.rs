@@ -1,4 +1,4 @@
-//! What arrives by a link: servers, the provider's queue before the link, and the scheduler behind it. In steps
+//! A download by a link: servers, the provider's queue before the link, and the scheduler behind it. In steps
 //! of a millisecond, with packets of one length.
 
 use std::{

@@ -25,6 +25,8 @@ const MIN: BitRate = BitRate::mbit(2);
 const MAX: BitRate = BitRate::mbit(40);
 /// The queue that 95 of 100 packets may see (`delay`), and the wire's own timers.
 const DELAY_MS: f64 = 30.0 + 5.0;
+/// The same of what arrives, where senders obey a round trip later. The wire's queue alone would be 500 to 1250 ms.
+const ARRIVES_MS: f64 = 2.0 * DELAY_MS;
 /// The wire's queue at 20 Mbit/s: 0.5 s.
 const QUEUE: Bytes = Bytes(1_250_000);
 const SETTLES: Duration = Duration::from_millis(1_500);
@@ -97,6 +99,70 @@ fn capacity_follows_the_link_and_shares_hold(engine: EngineKind) {
     let told: Vec<String> = told.filter(|e| e.what == EventKind::CapacityChanged).map(|e| e.detail).collect();
     assert!(told.iter().any(|detail| detail.contains("the link's queue is")), "{told:?}");
     assert!(told.len() < 10, "{told:?}");
+}
+
+/// The wire's rate and queue lie before the node: senders obey a round trip after a drop.
+#[test]
+fn download_follows_the_link_and_shares_hold() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let wire = Some(Wire::of(BitRate::mbit(20), QUEUE));
+    let mut node =
+        Node::build(&Spec { containers: containers(3), mode: Mode::Routed, wire, ..Spec::default() });
+    let range = format!("download = {{ min = \"{MIN}\", max = \"{MAX}\" }}");
+    let config = node.config().link(&range).engine(EngineKind::Htb);
+    node.start(&config);
+    node.weir(&["set", &node.name("C2"), "down.weight=2"]);
+    let server = node.topology.server_address(Family::V4);
+    let echo = Echo::at(node.topology.srv(), server);
+    let flows = ["C1", "C1", "C2", "C2"];
+    let streams = flows.map(|label| Stream::tcp_back(node.netns(label), node.topology.srv(), server));
+    let all: Vec<&Stream> = streams.iter().collect();
+    for mbit in [20, 8, 20] {
+        carries(&node, mbit);
+        sleep(SETTLES * 3);
+        let measure = || {
+            let (got, trips) = scope(|scope| {
+                let pings = scope.spawn(|| echo.ask(node.netns("C3"), 200, Duration::from_millis(20)));
+                (Stream::goodputs(&all, MEASURED * 4 / 3), pings.join().expect("it asks"))
+            });
+            let used = got.iter().sum::<f64>() * 1514.0 / 1448.0 / mbit as f64;
+            let part = (got[2] + got[3]) / got.iter().sum::<f64>();
+            let (p50, p95) = (trips.percentile(50.0), trips.percentile(95.0));
+            let now = link(&node).download_follows.expect("it follows");
+            println!(
+                "{mbit} Mbit/s arrive: {got:.2?}, {:.1} % used, C2 has {part:.3}, an idle container waits {p50:.1} / \
+                 {p95:.1} ms, {now:?}",
+                used * 100.0
+            );
+            (used, part, p95)
+        };
+        // Packets behind a lost one are read with it, so that an interval has more than the link carried.
+        let holds = |(used, part, p95): &(f64, f64, f64)| {
+            (0.85..1.1).contains(used) && (part - 2.0 / 3.0).abs() <= 0.08 * 2.0 / 3.0 && *p95 <= ARRIVES_MS
+        };
+        let (used, part, p95) = measure_once(measure, holds);
+        assert!((0.85..1.1).contains(&used), "{:.1} % of {mbit} Mbit/s are used", used * 100.0);
+        assert!((part - 2.0 / 3.0).abs() <= 0.08 * 2.0 / 3.0, "C2 has {part:.3} instead of 2/3");
+        assert!(p95 <= ARRIVES_MS, "an idle container waits {p95:.1} ms at {mbit} Mbit/s");
+    }
+    let view = link(&node);
+    assert_eq!(view.follows, None, "the upload has one rate");
+    let why = node.weir(&["explain", &node.name("C2")]);
+    assert!(why.contains("download: the capacity follows its rate between 2mbit and 40mbit: "), "{why}");
+    assert!(filters(&node).contains("weir_sent"));
+    node.weir(&["link", "set", "download=5mbit"]);
+    let view = link(&node);
+    let by_hand = view.download.expect("the download is shared");
+    assert_eq!((by_hand.capacity, by_hand.configured), (BitRate::mbit(5), Some(MAX)));
+    assert_eq!(view.download_follows, None);
+    assert!(!filters(&node).contains("weir_sent"), "its programs have gone");
+    node.weir(&["link", "reset"]);
+    assert!(link(&node).download_follows.is_some() && filters(&node).contains("weir_sent"));
+    let told = node.client().events(false).expect("the agent answers").map(|event| event.expect("an event"));
+    let told: Vec<String> = told.filter(|e| e.what == EventKind::CapacityChanged).map(|e| e.detail).collect();
+    assert!(told.iter().any(|detail| detail.contains("download: capacity")), "{told:?}");
 }
 
 /// One TCP flow of class C2 has a tenth of the link, and datagrams have the rest.

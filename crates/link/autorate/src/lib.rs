@@ -7,7 +7,7 @@
 //! Where too little of the traffic is acknowledged, round trips tell what the link carried: all that left before
 //! an answered packet.
 //!
-//! What arrives is followed by the same rules ([`Follower::of_arrivals`]). All that arrives was carried, and the
+//! A download is followed by the same rules ([`Follower::of_arrivals`]). All that arrives was carried, and the
 //! senders' timestamps tell how long it waited. Senders obey a round trip later, by drops.
 //!
 //! A tick should come every 50 ms. With longer ticks the queue swings further.
@@ -85,6 +85,8 @@ const PACKET: Bytes = Bytes(1514);
 /// The pace of decisions.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
+    /// The standing queue that is aimed at, in fifteenths of the allowed delay.
+    queue: u32,
     /// The time in which a queue that is too long drains. Less than [`RATE_OVER`] makes the capacity swing.
     drain_time: Duration,
     /// The growth of the capacity in [`GROWTH_TIME`] while the queue is empty.
@@ -93,10 +95,10 @@ struct Pace {
     deepest: f64,
 }
 
-/// What leaves waits in this node's scheduler, and obeys at once.
-const LEAVES: Pace = Pace { drain_time: Duration::from_millis(70), growth: 1.6, deepest: 0.95 };
-/// What arrives was sent a round trip after a drop told its sender. Faster growth fills the queue in between.
-const ARRIVES: Pace = Pace { drain_time: Duration::from_millis(100), growth: 1.15, deepest: 0.7 };
+/// The upload waits in this node's scheduler, and obeys at once.
+const LEAVES: Pace = Pace { queue: 4, drain_time: Duration::from_millis(70), growth: 1.6, deepest: 0.95 };
+/// The download's packets were sent before a drop told their sender. Faster growth fills the queue in between.
+const ARRIVES: Pace = Pace { queue: 2, drain_time: Duration::from_millis(100), growth: 1.15, deepest: 0.7 };
 
 /// A queue that stays too long.
 #[derive(Debug, Clone, Copy)]
@@ -230,7 +232,7 @@ impl Follower {
 
     fn hear(&mut self, now: Instant, tick: Duration, signals: &Signals) {
         let packet = BitRate(self.capacity as u64).time_to_send(PACKET);
-        let goal = self.settings.queue() + packet;
+        let goal = self.settings.delay() * self.pace.queue / 15 + packet;
         self.samples.add(now, signals.samples);
         self.sent.add(now, signals.sent.0);
         self.carried.leave(now, signals.sent);

@@ -64,9 +64,4 @@ impl Settings {
     pub fn delay(&self) -> Duration {
         self.delay
     }
-
-    /// The standing queue that is aimed at: 8 ms of 30 ms.
-    pub(crate) fn queue(&self) -> Duration {
-        self.delay * 4 / 15
-    }
 }

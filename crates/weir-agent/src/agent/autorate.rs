@@ -3,16 +3,19 @@
 use std::time::Duration;
 
 use weir_api::{EventKind, FollowState, Follows as View};
-use weir_autorate::{Counts, Decision, Follower, Meter, Signals, State};
-use weir_datapath::engine::{Attachments, EngineKind, LinkSignals};
+use weir_autorate::{ArrivalCounts, ArrivalMeter, Counts, Decision, Follower, Meter, State};
+use weir_datapath::engine::{Attachments, EngineKind, LinkSignals, SignalCounts};
 use weir_units::{BitRate, Instant, chain};
 
-use super::Agent;
+use super::{
+    Agent,
+    uplink::{Followed, Uplink},
+};
 use crate::config::Follows;
 
 /// The interval between two decisions. With 100 ms the link's queue swings twice as far.
 pub(super) const TICK: Duration = Duration::from_millis(50);
-/// The scheduler is busy if this part of the capacity left, per cent.
+/// The scheduler is busy if this part of the capacity passed, per cent.
 const BUSY_PERCENT: u64 = 90;
 /// A change of the capacity below this part is not written, per cent.
 const WRITTEN_PERCENT: u64 = 1;
@@ -21,15 +24,117 @@ const TOLD_PERCENT: u64 = 25;
 /// The shortest time between two events.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
-/// The follower with its programs at the uplink.
+/// The programs at an uplink, which followers of both directions read.
+pub(super) struct Programs {
+    /// The error if they do not load or cannot be attached.
+    loaded: Result<LinkSignals, String>,
+    /// The error of the last use.
+    fault: Option<String>,
+}
+
+/// The counts of the programs, and the time of the monotonic clock at which they were read, in nanoseconds.
+pub(super) type Read = (u64, SignalCounts);
+
+impl Programs {
+    pub(super) fn open(number: u32, attachments: &mut Attachments) -> Programs {
+        let loaded = LinkSignals::open(number, attachments).map_err(|e| unread(&e));
+        Programs { loaded, fault: None }
+    }
+
+    /// Takes the programs away.
+    pub(super) fn close(self, attachments: &mut Attachments) {
+        if let Ok(programs) = self.loaded
+            && let Err(e) = programs.close(attachments)
+        {
+            tracing::warn!("cannot take the programs of the link's signals away: {}", chain(&e));
+        }
+    }
+
+    /// Reads the counts. `None` if the programs do not tell them.
+    pub(super) fn read(&mut self) -> Option<Read> {
+        let read = self.loaded.as_ref().ok()?.read();
+        self.fault = read.as_ref().err().map(|errno| format!("the link's signals cannot be read: {errno}"));
+        read.ok()
+    }
+
+    /// Has the bases of a direction measured again.
+    pub(super) fn forget_bases(&mut self, of: Way) {
+        let Ok(programs) = &mut self.loaded else { return };
+        let forgotten = match of {
+            Way::Up => programs.forget_bases(),
+            Way::Down => programs.forget_arrival_bases(),
+        };
+        self.fault = forgotten.err().map(|e| chain(&e)).or(self.fault.take());
+    }
+
+    /// The error if they cannot be used.
+    pub(super) fn failure(&self) -> Option<&String> {
+        self.loaded.as_ref().err().or(self.fault.as_ref())
+    }
+}
+
+fn unread(why: &dyn std::error::Error) -> String {
+    format!("the link's signals are not read: {}", chain(why))
+}
+
+/// The direction that a follower follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Up,
+    Down,
+}
+
+/// The signals of a direction, from the counts of the programs.
+enum Signals {
+    Up(Meter),
+    Down(ArrivalMeter),
+}
+
+impl Signals {
+    fn of(way: Way) -> Signals {
+        match way {
+            Way::Up => Signals::Up(Meter::default()),
+            Way::Down => Signals::Down(ArrivalMeter::default()),
+        }
+    }
+
+    fn since_last(
+        &mut self,
+        now: Instant,
+        (nanos, counts): &Read,
+        has_backlog: bool,
+    ) -> Option<weir_autorate::Signals> {
+        let since = |at: u64| Duration::from_nanos(nanos.saturating_sub(at));
+        match self {
+            Signals::Up(meter) => {
+                let counts = Counts {
+                    sent: counts.sent,
+                    sent_payload: counts.sent_payload,
+                    acked_payload: counts.acked_payload,
+                    acked_base_us: counts.acked_base_us,
+                    samples: counts.samples,
+                    on_the_way: counts.on_the_way,
+                    queue: counts.least_queue.map(Duration::from_nanos),
+                    unanswered: counts.waits_since.map(since),
+                };
+                meter.signals(now, &counts, has_backlog)
+            }
+            Signals::Down(meter) => {
+                let queue = counts.least_delay.map(Duration::from_nanos);
+                let counts = ArrivalCounts { arrived: counts.arrived, delays: counts.delays, queue };
+                meter.signals(&counts, has_backlog)
+            }
+        }
+    }
+}
+
+/// The follower of one direction.
 pub(super) struct Autorate {
     follows: Follows,
-    /// The error if they do not load or cannot be attached.
-    programs: Result<LinkSignals, String>,
-    /// The error of the last read.
-    unread: Option<String>,
+    /// The error if it cannot follow.
+    failure: Option<String>,
     follower: Follower,
-    meter: Meter,
+    signals: Signals,
     ticked: Instant,
     decision: Decision,
     queue: Option<Duration>,
@@ -39,66 +144,42 @@ pub(super) struct Autorate {
 }
 
 impl Autorate {
-    fn open(
-        follows: Follows,
-        (number, engine): (u32, EngineKind),
-        attachments: &mut Attachments,
-        now: Instant,
-    ) -> Autorate {
-        let programs = LinkSignals::goes_with(engine).and_then(|()| LinkSignals::open(number, attachments));
-        let programs = programs.map_err(|e| format!("the link's signals are not read: {}", chain(&e)));
-        Autorate::with(follows, programs, now)
+    /// A follower that reads these programs.
+    pub(super) fn new(follows: Follows, way: Way, programs: &Programs, now: Instant) -> Autorate {
+        Autorate::with(follows, way, programs.failure().cloned(), now)
     }
 
-    fn with(follows: Follows, programs: Result<LinkSignals, String>, now: Instant) -> Autorate {
+    /// A follower of what leaves by an engine.
+    pub(super) fn of_engine(
+        follows: Follows,
+        engine: EngineKind,
+        programs: &Programs,
+        now: Instant,
+    ) -> Autorate {
+        let unfit = LinkSignals::goes_with(engine).err().map(|e| unread(&e));
+        Autorate::with(follows, Way::Up, unfit.or_else(|| programs.failure().cloned()), now)
+    }
+
+    fn with(follows: Follows, way: Way, failure: Option<String>, now: Instant) -> Autorate {
         // Without signals no one knows what the link carries.
-        let (state, capacity) = match &programs {
-            Ok(_) => (State::Idle, follows.settings.max()),
-            Err(_) => (State::Lost, follows.settings.min()),
+        let (state, capacity) = match &failure {
+            None => (State::Idle, follows.settings.max()),
+            Some(_) => (State::Lost, follows.settings.min()),
+        };
+        let follower = match way {
+            Way::Up => Follower::new(follows.settings, now),
+            Way::Down => Follower::of_arrivals(follows.settings, now),
         };
         Autorate {
             follows,
-            programs,
-            unread: None,
-            follower: Follower::new(follows.settings, now),
-            meter: Meter::default(),
+            failure,
+            follower,
+            signals: Signals::of(way),
             ticked: now,
             decision: Decision { capacity, state, forgets_bases: false },
             queue: None,
             applied: capacity,
             told: (now, capacity, state),
-        }
-    }
-
-    /// The follower after a change of the bounds, of the link of this number and engine. The programs stay as
-    /// long as there are bounds.
-    pub(super) fn after(
-        before: Option<Autorate>,
-        follows: Option<Follows>,
-        of: (u32, EngineKind),
-        attachments: &mut Attachments,
-        now: Instant,
-    ) -> Option<Autorate> {
-        match (before, follows) {
-            (Some(Autorate { programs: Ok(programs), .. }), Some(follows)) => {
-                Some(Autorate::with(follows, Ok(programs), now))
-            }
-            (_, Some(follows)) => Some(Autorate::open(follows, of, attachments, now)),
-            (before, None) => {
-                if let Some(before) = before {
-                    before.close(attachments);
-                }
-                None
-            }
-        }
-    }
-
-    /// Takes the programs away.
-    pub(super) fn close(self, attachments: &mut Attachments) {
-        if let Ok(programs) = self.programs
-            && let Err(e) = programs.close(attachments)
-        {
-            tracing::warn!("cannot take the programs of the link's signals away: {}", chain(&e));
         }
     }
 
@@ -112,55 +193,30 @@ impl Autorate {
         (!self.follows.dry_run).then_some(self.applied)
     }
 
-    /// The error if the link cannot be followed.
-    pub(super) fn failure(&self) -> Option<String> {
-        self.programs.as_ref().err().cloned().or_else(|| self.unread.clone())
-    }
-
-    /// Reads the signals since the last tick.
-    fn hear(&mut self, now: Instant, has_backlog: bool) -> Option<Signals> {
-        let programs = self.programs.as_ref().ok()?;
-        let (nanos, counts) = match programs.read() {
-            Ok(read) => read,
-            Err(errno) => {
-                self.unread = Some(format!("the link's signals cannot be read: {errno}"));
-                return None;
-            }
-        };
-        self.unread = None;
-        let since = |at: u64| Duration::from_nanos(nanos.saturating_sub(at));
-        let counts = Counts {
-            sent: counts.sent,
-            sent_payload: counts.sent_payload,
-            acked_payload: counts.acked_payload,
-            acked_base_us: counts.acked_base_us,
-            samples: counts.samples,
-            on_the_way: counts.on_the_way,
-            queue: counts.least_queue.map(Duration::from_nanos),
-            unanswered: counts.waits_since.map(since),
-        };
-        let mut signals = self.meter.signals(now, &counts, has_backlog)?;
-        let whole = self.decision.capacity.bytes_in(now.since(self.ticked));
-        signals.is_busy |= signals.sent.0 * 100 >= whole.0 * BUSY_PERCENT && signals.sent.0 > 0;
-        self.queue = signals.queue;
-        Some(signals)
-    }
-
     /// Decides about the capacity. Returns the event to publish, if the decision is worth one.
-    pub(super) fn tick(&mut self, now: Instant, has_backlog: bool) -> Option<String> {
-        if self.programs.is_err() {
+    pub(super) fn tick(&mut self, now: Instant, read: Option<&Read>, has_backlog: bool) -> Option<String> {
+        if self.failure.is_some() {
             return None;
         }
-        let signals = self.hear(now, has_backlog);
+        let mut signals = read.and_then(|read| self.signals.since_last(now, read, has_backlog));
+        if let Some(signals) = &mut signals {
+            let whole = self.decision.capacity.bytes_in(now.since(self.ticked));
+            signals.is_busy |= signals.sent.0 * 100 >= whole.0 * BUSY_PERCENT && signals.sent.0 > 0;
+            self.queue = signals.queue;
+        }
         self.ticked = now;
         self.decision = self.follower.tick(now, signals.as_ref());
-        if self.decision.forgets_bases
-            && let Ok(programs) = &mut self.programs
-            && let Err(e) = programs.forget_bases()
-        {
-            self.unread = Some(chain(&e));
-        }
         self.news(now)
+    }
+
+    /// Whether the last decision wants the bases measured again.
+    pub(super) fn forgets_bases(&self) -> bool {
+        self.decision.forgets_bases
+    }
+
+    /// The error if the link cannot be followed.
+    pub(super) fn failure(&self, programs: Option<&Programs>) -> Option<String> {
+        self.failure.clone().or_else(|| programs?.failure().cloned())
     }
 
     fn news(&mut self, now: Instant) -> Option<String> {
@@ -175,7 +231,7 @@ impl Autorate {
         }
         self.told = (now, capacity, state);
         let dry = if self.follows.dry_run { " (dry run: nothing is changed)" } else { "" };
-        Some(format!("capacity {capacity}, was {told}: {}{dry}", in_words(&self.view())))
+        Some(format!("capacity {capacity}, was {told}: {}{dry}", in_words(&self.view(None))))
     }
 
     /// Whether the scheduler should have another capacity. Takes note of it.
@@ -192,7 +248,8 @@ impl Autorate {
         true
     }
 
-    pub(super) fn view(&self) -> View {
+    /// The follower, for views.
+    pub(super) fn view(&self, programs: Option<&Programs>) -> View {
         let settings = self.follows.settings;
         View {
             min: settings.min(),
@@ -210,7 +267,7 @@ impl Autorate {
             },
             queue_us: self.queue.map(|queue| u64::try_from(queue.as_micros()).unwrap_or(u64::MAX)),
             dry_run: self.follows.dry_run,
-            failure: self.failure(),
+            failure: self.failure(programs),
         }
     }
 }
@@ -228,7 +285,7 @@ pub(super) fn in_words(view: &View) -> String {
             )
         }
         FollowState::Blind => {
-            "no round trip tells the link's queue, and the capacity is what was usual".to_owned()
+            "no packet tells the link's queue, and the capacity is what was usual".to_owned()
         }
         FollowState::Idle => "the classes do not want all of it".to_owned(),
         FollowState::Lost => "the signals are lost, and the capacity is the lowest one".to_owned(),
@@ -243,23 +300,24 @@ impl Agent {
 
     /// The follower of the link's rate, for views.
     pub(super) fn follows(&self) -> Option<View> {
-        self.link.autorate.as_ref().map(Autorate::view)
+        self.link.follows()
     }
 
-    /// Follows the link between other bounds, or no longer.
-    pub(super) fn follow_by(&mut self, follows: Option<Follows>) {
-        let (configured, now) = (self.classes.config().link.capacity, self.now());
-        self.link.follow_by(follows, configured, &mut self.datapath.attachments, now);
+    /// Follows the main link as the configuration says.
+    pub(super) fn follow_rates(&mut self) {
+        let (link, now) = (&self.classes.config().link, self.now());
+        self.link.follow_rates(link.follows, link.capacity, &mut self.datapath.attachments, now);
     }
 
-    /// Decides about the capacity of a link whose rate changes, and has the scheduler follow.
+    /// Decides about the capacities of links whose rate changes, and has the schedulers follow.
     pub(super) fn follow_link(&mut self) {
         let (configured, now) = (self.classes.config().link.capacity, self.now());
-        let (applies, news) = self.link.follow_link(configured, now);
+        let Followed { applies, news, down } = self.link.follow_link(configured, now);
         if applies {
             self.allocate();
         }
-        if let Some(news) = news {
+        self.follow_up(down);
+        for news in news {
             self.event(EventKind::CapacityChanged, None, news);
         }
         for place in 0..self.others.len() {
@@ -270,7 +328,7 @@ impl Agent {
 
     /// Whether the rate of a link is followed.
     pub(super) fn follows_any(&self) -> bool {
-        self.all_links().any(|link| link.autorate.is_some())
+        self.all_links().any(Uplink::is_followed)
     }
 }
 
@@ -284,13 +342,16 @@ mod tests {
     fn link_without_programs_has_the_lowest_capacity_at_once() {
         let settings = Settings::new(BitRate::mbit(2), BitRate::mbit(40), Duration::from_millis(30)).unwrap();
         let follows = Follows { settings, dry_run: false };
-        let mut autorate = Autorate::with(follows, Err("no rights".to_owned()), Instant::default());
-        for ms in (50..5_000).step_by(50) {
-            assert_eq!(autorate.tick(Instant(Duration::from_millis(ms)), true), None);
-            assert!(!autorate.applies());
-            let view = autorate.view();
-            assert_eq!((autorate.applied, view.capacity), (BitRate::mbit(2), BitRate::mbit(2)));
-            assert_eq!((view.state, view.failure.as_deref()), (FollowState::Lost, Some("no rights")));
+        for way in [Way::Up, Way::Down] {
+            let why = Some("no rights".to_owned());
+            let mut autorate = Autorate::with(follows, way, why, Instant::default());
+            for ms in (50..5_000).step_by(50) {
+                assert_eq!(autorate.tick(Instant(Duration::from_millis(ms)), None, true), None);
+                assert!(!autorate.applies());
+                let view = autorate.view(None);
+                assert_eq!((autorate.applied, view.capacity), (BitRate::mbit(2), BitRate::mbit(2)));
+                assert_eq!((view.state, view.failure.as_deref()), (FollowState::Lost, Some("no rights")));
+            }
         }
     }
 }

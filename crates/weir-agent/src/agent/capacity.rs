@@ -30,11 +30,18 @@ struct Rates {
     /// The bounds between which the capacity follows the link.
     follows: Option<Follows>,
     download: Option<BitRate>,
+    /// The same of the download.
+    download_follows: Option<Follows>,
 }
 
 impl Rates {
     fn of(link: &config::Link) -> Rates {
-        Rates { capacity: link.capacity, follows: link.follows, download: link.download }
+        Rates {
+            capacity: link.capacity,
+            follows: link.follows,
+            download: link.download,
+            download_follows: link.download_follows,
+        }
     }
 }
 
@@ -129,7 +136,9 @@ impl ByHand {
             if let Some(capacity) = capacity {
                 (link.capacity, link.follows) = (capacity, None);
             }
-            link.download = link.download.map(|rate| download.unwrap_or(rate));
+            if let (Some(_), Some(rate)) = (link.download, download) {
+                (link.download, link.download_follows) = (Some(rate), None);
+            }
         });
         config
     }
@@ -187,7 +196,8 @@ impl Agent {
             upload: capacity(self.in_force(), configured),
             framing: link.line().map(|line| line.to_string()),
             follows: self.follows(),
-            download: link.download.map(|rate| capacity(rate, configured_download)),
+            download: self.link.download.as_ref().map(|down| capacity(down.in_force(), configured_download)),
+            download_follows: self.download_status().and_then(|status| status.follows),
             unpromised: self
                 .classes
                 .unpromised_minima()
@@ -253,9 +263,9 @@ impl Agent {
         let mut table = self.classes.clone();
         let mut config = table.config().clone();
         config.link.each(|link| {
-            if let Some(Rates { capacity, follows, download }) = self.capacities.configured.get(&link.device)
-            {
-                (link.capacity, link.follows, link.download) = (*capacity, *follows, *download);
+            if let Some(rates) = self.capacities.configured.get(&link.device) {
+                (link.capacity, link.follows) = (rates.capacity, rates.follows);
+                (link.download, link.download_follows) = (rates.download, rates.download_follows);
             }
         });
         table.reconfigure(set.over(config));
@@ -293,13 +303,14 @@ impl Agent {
         }
         let shape = self.link.scheduler.shape;
         self.link.scheduler.shape = datapath::shape(&config, shape.mtu, shape.has_tunnels);
-        let follows = config.link.follows;
         let download = config.download();
         self.classes.reconfigure(config);
-        self.follow_by(follows);
         if let (Some(download), Some(config)) = (&mut self.link.download, download) {
             download.promises.saved(down.map_or_else(Ledger::new, |table| table.ledger().clone()));
             download.reconfigure(config);
+        }
+        self.follow_rates();
+        if let Some(download) = &mut self.link.download {
             let divided = download.divide();
             self.follow_up(divided);
         }
@@ -349,7 +360,12 @@ mod tests {
     #[test]
     fn capacity_outside_the_bounds_is_refused_with_the_numbers() {
         let none = LinkByHand::default();
-        let both = Rates { capacity: BitRate::mbit(95), follows: None, download: Some(BitRate::mbit(5)) };
+        let both = Rates {
+            capacity: BitRate::mbit(95),
+            follows: None,
+            download: Some(BitRate::mbit(5)),
+            download_follows: None,
+        };
         for (kbit, download, numbers) in [
             (0, 0, "0bit is not between 95kbit and 9.5gbit, beside the 95mbit of"),
             (94, 63, "94kbit is not between 95kbit and"),

@@ -12,6 +12,7 @@ use weir_units::{BitRate, Bytes, Instant, chain};
 
 use super::{
     allocate::Allocations,
+    autorate::Autorate,
     by_hand::SetLayers,
     charge::Charges,
     class_key::ClassKey,
@@ -41,6 +42,8 @@ pub(super) struct Download {
     pub(super) allocations: Allocations,
     pub(super) promises: Promises,
     scheduler: engine::Download,
+    /// The follower of the link's rate, if the capacity is a range.
+    pub(super) follower: Option<Autorate>,
     pub(super) shape: plan::Shape,
     measured: Vec<Measured>,
     /// Debts for packets that the queues have dropped.
@@ -112,6 +115,7 @@ impl Download {
             allocations,
             promises: Promises::new(store.down_promises()?, Store::save_down_promises),
             scheduler,
+            follower: None,
             shape,
             measured: Vec::new(),
             charges: Charges::default(),
@@ -144,6 +148,12 @@ impl Download {
         self.replaced_writes += std::mem::replace(&mut self.scheduler, scheduler).writes();
         self.allocations.mark();
         Ok(())
+    }
+
+    /// The capacity that is divided.
+    pub(super) fn in_force(&self) -> BitRate {
+        let followed = self.follower.as_ref().and_then(Autorate::in_force);
+        followed.unwrap_or(self.classes.config().link.capacity)
     }
 
     /// The scheduler's device and engine.
@@ -254,9 +264,8 @@ impl Download {
 
     /// Divides the download, and has the scheduler and the programs follow.
     pub(super) fn divide(&mut self) -> Effects {
-        let link = &self.classes.config().link;
-        let mut capacity = link.capacity;
-        let is_charged = link.charge_drops;
+        let mut capacity = self.in_force();
+        let is_charged = self.classes.config().link.charge_drops;
         if is_charged {
             capacity = self.charges.charged(capacity);
         }

@@ -6,6 +6,7 @@ use weir_units::BitRate;
 
 use super::{
     Agent,
+    autorate::in_words,
     class_key::ClassKey,
     class_table::ClassEntry,
     download::{Download, told},
@@ -50,6 +51,10 @@ impl Agent {
             return vec![told(&format!("it has no policy of what arrives: {why}"))];
         };
         let mut reasons = Vec::new();
+        reasons.extend(self.download_status().and_then(|status| status.follows).map(|follows| {
+            let (min, max) = (follows.min, follows.max);
+            format!("the capacity follows its rate between {min} and {max}: {}", in_words(&follows))
+        }));
         if let Some(down) = self.down(key) {
             reasons.extend(down.not_enforced_because.iter().map(|why| format!("not enforced: {why}")));
             reasons.extend(explain_share(download, key, entry));
@@ -70,8 +75,9 @@ impl Uplink {
         let (device, engine) = download.device();
         let followed = || download.allocations.all();
         Some(DownloadStatus {
-            capacity: download.classes.config().link.capacity,
+            capacity: download.in_force(),
             configured_capacity,
+            follows: download.follower.as_ref().map(|follower| follower.view(self.programs.as_ref())),
             rate: BitRate(followed().map(|f| f.estimator.rate().0).sum()),
             reserved: reservation.reserved,
             reservable: reservation.reservable,
@@ -154,7 +160,7 @@ fn explain_share(download: &Download, key: &ClassKey, entry: &ClassEntry) -> Opt
     let pays = download.charges.of_class(followed.minor) > BitRate::ZERO;
     let whole = match &entry.class.group {
         Some(group) => format!("group {group}'s part"),
-        None => format!("the {} that arrive", download.classes.config().link.capacity),
+        None => format!("the {} that arrive", download.in_force()),
     };
     let decides = match followed.bound {
         Bound::Idle => return Some(format!("nothing arrives for it now; its weight is {weight}")),

@@ -125,6 +125,7 @@ impl Agent {
             link: Uplink {
                 scheduler,
                 allocations: Allocations::new(Allocator::new(config.allocator())),
+                programs: None,
                 autorate: None,
                 download,
                 ended: Work::default(),
@@ -145,7 +146,7 @@ impl Agent {
             agent.undo_start(is_left);
             anyhow::bail!(why);
         }
-        agent.follow_by(agent.classes.config().link.follows);
+        agent.follow_rates();
         for (better, why) in refused {
             agent.event(EventKind::Engine, None, format!("{better} was not taken: {why}"));
         }

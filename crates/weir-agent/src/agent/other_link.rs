@@ -7,7 +7,6 @@ use weir_units::{BitRate, Instant};
 
 use super::{
     allocate::Allocations,
-    autorate::Autorate,
     class_table::{Agreed, Change, ClassTable},
     discover::Discovery,
     download::{Download, OpenError, told},
@@ -15,7 +14,7 @@ use super::{
     promises::Promises,
     scheduler::Scheduler,
     store::Store,
-    uplink::Uplink,
+    uplink::{Followed, Uplink},
     work::Work,
 };
 use crate::config::Config;
@@ -66,7 +65,14 @@ impl OtherLink {
         // Earlier promises of the main link come first here too.
         let (set, ledger) = (main.set_layers().clone(), main.ledger().clone());
         let classes = ClassTable::new(config, set, main.minors().clone(), ledger, BitRate::ZERO);
-        let link = Uplink { scheduler, allocations, autorate: None, download, ended: Work::default() };
+        let link = Uplink {
+            scheduler,
+            allocations,
+            programs: None,
+            autorate: None,
+            download,
+            ended: Work::default(),
+        };
         Ok(OtherLink { classes, link })
     }
 
@@ -99,15 +105,16 @@ impl OtherLink {
     /// Follows the link's rate as the configuration says.
     pub(super) fn follow_rate(&mut self, attachments: &mut Attachments, now: Instant) {
         let link = &self.classes.config().link;
-        self.link.follow_by(link.follows, link.capacity, attachments, now);
+        self.link.follow_rates(link.follows, link.capacity, attachments, now);
     }
 
     /// Decides about the capacity of a link whose rate changes, and has the scheduler follow.
     pub(super) fn follow_link(&mut self, now: Instant) -> Effects {
-        let (applies, news) = self.link.follow_link(self.classes.config().link.capacity, now);
+        let Followed { applies, news, down } =
+            self.link.follow_link(self.classes.config().link.capacity, now);
         let divided = if applies { self.divide() } else { Effects::default() };
         let told = |news: String| Effects::event(EventKind::CapacityChanged, self.words(&news));
-        divided.and(news.map_or(Effects::default(), told))
+        news.into_iter().map(told).fold(divided.and(down), Effects::and)
     }
 
     /// Applies a new configuration.
@@ -253,8 +260,7 @@ impl OtherLink {
 
     /// Reasons why the link is not divided as configured, for `weir status`.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let follower = self.link.autorate.as_ref().and_then(Autorate::failure);
-        self.fault().into_iter().chain(follower).map(|why| self.words(&why)).collect()
+        self.fault().into_iter().chain(self.link.unfollowed()).map(|why| self.words(&why)).collect()
     }
 
     /// The link, for views. `configured` are the capacities that others by hand replace.
@@ -268,7 +274,7 @@ impl OtherLink {
             capacity: self.link.in_force(link.capacity),
             configured_capacity: configured.0,
             rate: rate(&self.link.allocations),
-            follows: self.link.autorate.as_ref().map(Autorate::view),
+            follows: self.link.follows(),
             reserved: self.classes.reservation().reserved,
             reservable: self.classes.reservation().reservable,
             active: self.link.allocations.all().filter(|f| f.estimator.demand().is_active()).count(),

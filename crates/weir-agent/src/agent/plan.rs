@@ -6,7 +6,7 @@ use weir_api::{
     ConfigurationText, Error, ErrorCode, Plan, PlannedChange, PlannedSetting, PlannedState, PolicyView,
     SetPolicies,
 };
-use weir_units::{BitRate, chain};
+use weir_units::chain;
 
 use super::{
     Agent,
@@ -254,13 +254,15 @@ fn settings_of_link(old: &Config, new: &Config) -> Vec<PlannedSetting> {
     let (a, b) = (&old.link, &new.link);
     let yes = |on: bool| if on { "true" } else { "false" }.to_owned();
     let networks = |all: &[ipnet::IpNet]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-    let shared = |rate: Option<BitRate>| rate.map_or("not shared".to_owned(), |rate| rate.to_string());
+    let shared = |link: &config::Link| {
+        link.of_download().map_or("not shared".to_owned(), |down| down.capacity_in_words())
+    };
     let framing =
         |link: &config::Link| link.line().map_or("as tc counts".to_owned(), |line| line.to_string());
     let part = |reservable: weir_share::Reservable| f64::from(reservable).to_string();
     let values = [
         setting("[link] capacity", a.capacity_in_words(), b.capacity_in_words()),
-        setting("[link] download", shared(a.download), shared(b.download)),
+        setting("[link] download", shared(a), shared(b)),
         setting("[link] charge_drops", yes(a.charge_drops), yes(b.charge_drops)),
         setting("[link] framing", framing(a), framing(b)),
         setting("[link] allocator", old.allocator().to_string(), new.allocator().to_string()),

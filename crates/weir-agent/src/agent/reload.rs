@@ -151,7 +151,7 @@ impl Agent {
         match result {
             Ok(has_other_runtimes) => {
                 self.reload_download();
-                self.follow_by(self.classes.config().link.follows);
+                self.follow_rates();
                 if let Err(why) = self.share_others(self.link.scheduler.engine.kind(), &self.numbers()) {
                     let effects = self.link.scheduler.fault(why);
                     self.follow_up(effects);

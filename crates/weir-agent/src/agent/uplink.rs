@@ -8,17 +8,34 @@ use weir_netlink::Link;
 use weir_units::{BitRate, Instant, chain};
 
 use super::{
-    allocate::Allocations, autorate::Autorate, datapath, download::Download, effects::Effects,
-    scheduler::Scheduler, work::Work,
+    allocate::Allocations,
+    autorate::{Autorate, Programs, Way},
+    datapath,
+    download::{Download, told},
+    effects::Effects,
+    scheduler::Scheduler,
+    work::Work,
 };
 use crate::config::{Config, Follows};
+
+/// The outcome of a look at links whose rate changes.
+pub(super) struct Followed {
+    /// The scheduler of the upload needs another capacity.
+    pub(super) applies: bool,
+    /// The events to publish.
+    pub(super) news: Vec<String>,
+    /// The effects of another division of the download.
+    pub(super) down: Effects,
+}
 
 /// The parts that belong to one link.
 pub(super) struct Uplink {
     pub(super) scheduler: Scheduler,
     /// Demands of the classes, and the division of what leaves.
     pub(super) allocations: Allocations,
-    /// The follower of a link whose rate changes, if the capacity is a range.
+    /// The programs that tell the link's rate, if it is followed in a direction.
+    pub(super) programs: Option<Programs>,
+    /// The follower of the upload's rate, if the capacity is a range.
     pub(super) autorate: Option<Autorate>,
     /// The download, if the configuration shares it.
     pub(super) download: Option<Download>,
@@ -93,8 +110,9 @@ impl Uplink {
 
     /// Has packets pass unscheduled, and removes the schedulers.
     pub(super) fn end(&mut self, attachments: &mut Attachments) -> Result<(), EngineError> {
-        if let Some(autorate) = self.autorate.take() {
-            autorate.close(attachments);
+        self.autorate = None;
+        if let Some(programs) = self.programs.take() {
+            programs.close(attachments);
         }
         let ended = self.end_download(attachments);
         attachments.set_scheduler(self.scheduler.number, 0)?;
@@ -145,33 +163,86 @@ impl Uplink {
         leaving.unwrap_or(0) + self.download.as_mut().map_or(0, Download::backlog)
     }
 
-    /// Follows the link between other bounds, or no longer. `configured` is the capacity of the configuration.
-    pub(super) fn follow_by(
+    /// Whether the rate of a direction is followed.
+    pub(super) fn is_followed(&self) -> bool {
+        self.programs.is_some()
+    }
+
+    /// The follower of the upload's rate, for views.
+    pub(super) fn follows(&self) -> Option<weir_api::Follows> {
+        Some(self.autorate.as_ref()?.view(self.programs.as_ref()))
+    }
+
+    /// The error if a direction cannot be followed.
+    pub(super) fn unfollowed(&self) -> Option<String> {
+        let download = self.download.as_ref().and_then(|download| download.follower.as_ref());
+        let of = |follower: &Autorate| follower.failure(self.programs.as_ref());
+        self.autorate.as_ref().and_then(of).or_else(|| download.and_then(of).map(|why| told(&why)))
+    }
+
+    /// Follows the upload between other bounds, and the download between those of its configuration, or no
+    /// longer. `configured` is the capacity of the configuration.
+    pub(super) fn follow_rates(
         &mut self,
         follows: Option<Follows>,
         configured: BitRate,
         attachments: &mut Attachments,
         now: Instant,
     ) {
-        if self.autorate.as_ref().map(Autorate::follows) == follows {
-            return;
-        }
+        let down = self.download.as_ref().and_then(|download| download.classes.config().link.follows);
         let (number, kind) = (self.scheduler.number, self.scheduler.engine.kind());
-        self.autorate = Autorate::after(self.autorate.take(), follows, (number, kind), attachments, now);
-        self.scheduler.shape.capacity = self.in_force(configured);
-        self.allocations.mark();
+        let is_wanted = follows.is_some() || down.is_some();
+        match self.programs.take_if(|_| !is_wanted) {
+            Some(programs) => programs.close(attachments),
+            None if is_wanted && self.programs.is_none() => {
+                self.programs = Some(Programs::open(number, attachments));
+            }
+            None => {}
+        }
+        let programs = self.programs.as_ref();
+        if self.autorate.as_ref().map(Autorate::follows) != follows {
+            let new = |(follows, programs)| Autorate::of_engine(follows, kind, programs, now);
+            self.autorate = follows.zip(programs).map(new);
+            self.scheduler.shape.capacity = self.in_force(configured);
+            self.allocations.mark();
+        }
+        if let Some(download) = &mut self.download
+            && download.follower.as_ref().map(Autorate::follows) != down
+        {
+            let new = |(follows, programs)| Autorate::new(follows, Way::Down, programs, now);
+            download.follower = down.zip(programs).map(new);
+            download.allocations.mark();
+        }
     }
 
-    /// Decides about the capacity of a link whose rate changes. Returns whether the scheduler needs another
-    /// one, and the event to publish, if any.
-    pub(super) fn follow_link(&mut self, configured: BitRate, now: Instant) -> (bool, Option<String>) {
-        let has_backlog = self.allocations.all().any(|followed| followed.counters.backlog > 0);
-        let Some(autorate) = &mut self.autorate else { return (false, None) };
-        let news = autorate.tick(now, has_backlog);
-        let applies = autorate.applies();
-        if applies {
+    /// Decides about the capacities of a link whose rate changes. The download is divided again if it needs to.
+    pub(super) fn follow_link(&mut self, configured: BitRate, now: Instant) -> Followed {
+        let mut followed = Followed { applies: false, news: Vec::new(), down: Effects::default() };
+        let Some(programs) = &mut self.programs else { return followed };
+        let read = programs.read();
+        if let Some(autorate) = &mut self.autorate {
+            let has_backlog = self.allocations.all().any(|class| class.counters.backlog > 0);
+            followed.news.extend(autorate.tick(now, read.as_ref(), has_backlog));
+            if autorate.forgets_bases() {
+                programs.forget_bases(Way::Up);
+            }
+            followed.applies = autorate.applies();
+        }
+        if let Some(download) = &mut self.download
+            && let Some(follower) = &mut download.follower
+        {
+            let has_backlog = download.allocations.all().any(|class| class.counters.backlog > 0);
+            followed.news.extend(follower.tick(now, read.as_ref(), has_backlog).map(|news| told(&news)));
+            if follower.forgets_bases() {
+                programs.forget_bases(Way::Down);
+            }
+            if follower.applies() {
+                followed.down = download.divide();
+            }
+        }
+        if followed.applies {
             self.scheduler.shape.capacity = self.in_force(configured);
         }
-        (applies, news)
+        followed
     }
 }

@@ -115,7 +115,7 @@ impl Agent {
         warnings.extend(self.excess());
         warnings.extend(self.others.iter().flat_map(OtherLink::warnings));
         warnings.extend(self.unshared.values().cloned());
-        warnings.extend(self.link.autorate.as_ref().and_then(autorate::Autorate::failure));
+        warnings.extend(self.link.unfollowed());
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),

@@ -1,4 +1,4 @@
-//! `capacity = "95mbit"`, or the bounds of a link whose rate changes.
+//! `capacity = "95mbit"`, or the bounds of a link whose rate changes. `download = ...` likewise.
 
 use std::{fmt, time::Duration};
 
@@ -57,6 +57,13 @@ impl<'de> Deserialize<'de> for Given {
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Given, E> {
                 text.parse().map(Given::Rate).map_err(E::custom)
             }
+            fn visit_u64<E: de::Error>(self, bits: u64) -> Result<Given, E> {
+                Ok(Given::Rate(BitRate(bits)))
+            }
+            fn visit_i64<E: de::Error>(self, bits: i64) -> Result<Given, E> {
+                let rate = u64::try_from(bits).map(BitRate).map(Given::Rate);
+                rate.map_err(|_| E::invalid_value(de::Unexpected::Signed(bits), &self))
+            }
             fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Given, A::Error> {
                 Range::deserialize(de::value::MapAccessDeserializer::new(map)).map(Given::Range)
             }
@@ -78,17 +85,26 @@ fn delay<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>,
     read.map(Some).ok_or_else(why)
 }
 
-impl Link {
-    /// Takes the capacity that the file gives.
-    pub(super) fn take_capacity(&mut self) -> Result<(), Fault> {
-        match self.given {
-            Given::Rate(rate) => (self.capacity, self.follows) = (rate, None),
+impl Given {
+    /// The rate, or the highest one and the bounds.
+    fn read(self, key: &str) -> Result<(BitRate, Option<Follows>), Fault> {
+        match self {
+            Given::Rate(rate) => Ok((rate, None)),
             Given::Range(Range { min, max, delay, dry_run }) => {
-                let settings = Settings::new(min, max, delay.unwrap_or(DELAY));
-                let settings = settings.map_err(|e| fault("[link] capacity", e))?;
-                (self.capacity, self.follows) = (max, Some(Follows { settings, dry_run }));
+                let settings = Settings::new(min, max, delay.unwrap_or(DELAY)).map_err(|e| fault(key, e))?;
+                Ok((max, Some(Follows { settings, dry_run })))
             }
         }
+    }
+}
+
+impl Link {
+    /// Takes the capacities that the file gives.
+    pub(super) fn take_capacity(&mut self) -> Result<(), Fault> {
+        (self.capacity, self.follows) = self.given.read("[link] capacity")?;
+        let download = self.given_download.map(|given| given.read("[link] download")).transpose()?;
+        (self.download, self.download_follows) =
+            download.map_or((None, None), |(rate, follows)| (Some(rate), follows));
         self.others.iter_mut().try_for_each(Link::take_capacity)
     }
 
@@ -165,6 +181,38 @@ mod tests {
         let dry = link(dry).unwrap().link;
         assert_eq!((dry.capacity, dry.assured()), (BitRate::mbit(40), BitRate::mbit(40)));
         assert_eq!(dry.follows.unwrap().settings.delay(), Duration::from_millis(30));
+    }
+
+    #[test]
+    fn download_is_a_rate_or_a_range_of_its_own() {
+        let down = |lines: &str| {
+            let config = link(&format!("capacity = \"9mbit\"\n{lines}")).unwrap();
+            assert_eq!(config.link.follows, None, "the upload's rate is fixed");
+            config.download().unwrap().link
+        };
+        let fixed = down("download = 40000000");
+        assert_eq!(
+            (fixed.capacity, fixed.assured(), fixed.follows),
+            (BitRate::mbit(40), BitRate::mbit(40), None)
+        );
+        let range = down("download = { min = \"4mbit\", max = \"40mbit\" }");
+        assert_eq!((range.capacity, range.assured()), (BitRate::mbit(40), BitRate::mbit(4)));
+        let dry = down("download = { min = \"4mbit\", max = \"40mbit\", dry_run = true }");
+        assert_eq!((dry.capacity, dry.assured()), (BitRate::mbit(40), BitRate::mbit(40)));
+        // HTB schedules what arrives, so that each engine of the upload will do.
+        assert_eq!(
+            down("engine = \"bpf\"\ndownload = { min = \"4mbit\", max = \"40mbit\" }").assured(),
+            BitRate::mbit(4)
+        );
+        let faulty = "capacity = \"9mbit\"\ndownload = { min = \"50mbit\", max = \"40mbit\" }";
+        let error = weir_units::chain(&link(faulty).unwrap_err());
+        assert!(
+            error.contains("[link] download: min 50mbit is not between 64kbit and max 40mbit"),
+            "{error}"
+        );
+        let minima = "capacity = \"9mbit\"\ndownload = { min = \"4mbit\", max = \"40mbit\" }\n[host]\ndown = { min = \"5mbit\" }";
+        let error = weir_units::chain(&link(minima).unwrap_err());
+        assert!(error.contains("down") && error.contains("5mbit"), "{error}");
     }
 
     #[test]

@@ -3,10 +3,16 @@
 use super::{ClassConfig, Config, Group, Layer, Link, Section};
 
 impl Link {
-    /// This link as the download sees it. Its rate is fixed, also where the upload's changes.
+    /// This link as the download sees it.
     pub(crate) fn of_download(&self) -> Option<Link> {
         let capacity = self.download?;
-        Some(Link { capacity, follows: None, download: None, ..self.clone() })
+        Some(Link {
+            capacity,
+            follows: self.download_follows,
+            download: None,
+            download_follows: None,
+            ..self.clone()
+        })
     }
 }
 

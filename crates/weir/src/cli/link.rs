@@ -28,13 +28,14 @@ back in the order of their age when the capacity does. `weir undo` takes the las
 Several [[link]] tables share several links, each with its own capacities. The first one shown is the main link,
 which the default route takes. Promises of agreements are about it.
 
-A configured range follows the link's rate, as in capacity = { min = \"2mbit\", max = \"40mbit\" }. Its states are:
-  track    the capacity follows the acknowledged rate and the link's queue
+A configured range follows the link's rate, as in capacity = { min = \"2mbit\", max = \"40mbit\" }, and in
+download = { ... } likewise. Its states are:
+  track    the capacity follows the rate that the link carries, and its queue
   look     the queue drains for 0.2 s, to see the round trip without it
   idle     the classes leave a part of the capacity
   silent   the link answers nothing: the capacity stays
   foreign  the queue is another sender's, or the path is longer: the capacity of before
-  blind    no round trip tells the queue: what was usual, or the lowest rate
+  blind    no packet tells the queue: what was usual, or the lowest rate
   lost     the signals cannot be read: the lowest rate
 A rate set by hand replaces the range until it is reset.";
 
@@ -147,6 +148,9 @@ fn write(out: &mut dyn Write, view: &LinkView) -> io::Result<()> {
         writeln!(out, "framing    {framing}")?;
     }
     writeln!(out, "download   {}", view.download.map_or("not shared".to_owned(), text))?;
+    if let Some(follows) = &view.download_follows {
+        writeln!(out, "follows    {}", status::follows(follows))?;
+    }
     for why in &view.unpromised {
         writeln!(out, "! {why}")?;
     }
@@ -196,6 +200,26 @@ mod tests {
     }
 
     #[test]
+    fn each_direction_has_a_follower_of_its_own() {
+        let capacity = |mbit| Capacity { capacity: BitRate::mbit(mbit), configured: None };
+        let view = LinkView {
+            device: "eth0".to_owned(),
+            others: Vec::new(),
+            upload: capacity(100),
+            framing: None,
+            follows: None,
+            download: Some(capacity(40)),
+            download_follows: Some(fake::follows()),
+            unpromised: Vec::new(),
+        };
+        let mut out = Vec::new();
+        write(&mut out, &view).unwrap();
+        let want = "link       eth0\ncapacity   100mbit\ndownload   40mbit\n\
+                    follows    2mbit to 120mbit, queue of 30 ms allowed: track, queue 7.5 ms\n";
+        assert_eq!(String::from_utf8(out).unwrap(), want);
+    }
+
+    #[test]
     fn capacity_by_hand_is_shown_with_the_configured_one_and_its_cost() {
         let view = LinkView {
             device: "eth0".to_owned(),
@@ -210,6 +234,7 @@ mod tests {
             framing: Some("pppoe-ptm".to_owned()),
             follows: None,
             download: None,
+            download_follows: None,
             unpromised: vec!["web: its minimum of 40mbit is not promised".to_owned()],
         };
         let mut out = Vec::new();

@@ -72,6 +72,9 @@ fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
             d.engine,
             d.device
         )?;
+        if let Some(follows) = &d.follows {
+            writeln!(out, "follows    {}", self::follows(follows))?;
+        }
         writeln!(out, "promised   {} of {} that may be, of the download", d.reserved, d.reservable)?;
         if d.charged > BitRate::ZERO {
             writeln!(out, "charged    {} of the download pay for dropped packets", d.charged)?;

@@ -290,7 +290,7 @@ static __always_inline void sample(struct weir_link_signals *sums, struct weir_s
 	keep_least(sums->least, now, queue);
 }
 
-/* The unit of a clock that made so many ticks in this time, within a third. A queue that grows or drains in that
+/* The unit of a clock that made this number of ticks in this time, within a third. A queue that grows or drains in that
  * time hides it. 0: none that weir knows. */
 static __always_inline __u32 unit_of(__u64 ticks, __u64 elapsed)
 {

@@ -18,7 +18,7 @@ pub struct LinkSignals {
 }
 
 impl LinkSignals {
-    /// The engines whose rate can follow the link. They split super-packets. At a low rate a super-packet takes
+    /// The engines whose upload can follow the link. They split super-packets. At a low rate a super-packet takes
     /// a fifth of a second, and the follower would take it for a queue.
     ///
     /// # Errors
@@ -63,11 +63,19 @@ impl LinkSignals {
         Ok((nanos, self.programs.read(nanos)?))
     }
 
-    /// Has all flows measure their bases again.
+    /// Has all flows measure the bases of their round trips again.
     ///
     /// # Errors
     /// [`EngineError`].
     pub fn forget_bases(&mut self) -> Result<(), EngineError> {
         Ok(self.programs.forget_bases()?)
+    }
+
+    /// Has all flows measure the bases of what arrives again.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn forget_arrival_bases(&mut self) -> Result<(), EngineError> {
+        Ok(self.programs.forget_arrival_bases()?)
     }
 }

@@ -89,6 +89,14 @@ pub(super) fn write(page: &mut Page, status: &Status, classes: &[Class]) -> usiz
     ] {
         page.gauges(name, PER_SECOND, help, [(device(), bytes_per_second(rate))]);
     }
+    if let Some(follows) = &download.follows {
+        for (name, help, rate) in [
+            ("download_capacity_min", "The lowest download of a link whose rate changes", follows.min),
+            ("download_capacity_max", "The highest download of a link whose rate changes", follows.max),
+        ] {
+            page.gauges(name, PER_SECOND, help, [(device(), bytes_per_second(rate))]);
+        }
+    }
     let configured = download.configured_capacity.unwrap_or(download.capacity);
     let help =
         "The download of the configuration; it differs from download_capacity where that is set by hand";

@@ -8,7 +8,7 @@ use std::{
 };
 
 use weir_agree::{Document, Language, Offer};
-use weir_api::{InForce, NotEnforced};
+use weir_api::{DownloadStatus, InForce, NotEnforced};
 use weir_cc::Interval;
 use weir_fake_agent::{self as fake, FakeAgent};
 use weir_image::{Mirror, Timing};
@@ -48,7 +48,7 @@ fn agent() -> OfAgent {
             repairs: 7,
             configured_capacity: Some(BitRate::mbit(120)),
             follows: Some(fake::follows()),
-            download: Some(fake::download_status()),
+            download: Some(DownloadStatus { follows: Some(fake::follows()), ..fake::download_status() }),
             other_links: vec![fake::other_link()],
             ..fake::status()
         },
@@ -153,6 +153,8 @@ fn each_kind_of_object_has_its_metrics() {
         ("weir_class_dropped_packets_total{class=\"video\",source=\"docker\"}", "14"),
         ("weir_download_capacity_bytes_per_second{device=\"eth0\"}", "6250000.0"),
         ("weir_download_configured_bytes_per_second{device=\"eth0\"}", "6250000.0"),
+        ("weir_download_capacity_min_bytes_per_second{device=\"eth0\"}", "250000.0"),
+        ("weir_download_capacity_max_bytes_per_second{device=\"eth0\"}", "15000000.0"),
         ("weir_class_receive_rate_bytes_per_second{class=\"video\",source=\"docker\"}", "2000000.0"),
         ("weir_class_receive_demand_bytes_per_second{class=\"video\",source=\"docker\"}", "2250000.0"),
         ("weir_class_receive_policy_min_bytes_per_second{class=\"video\",source=\"docker\"}", "500000.0"),

@@ -43,13 +43,22 @@ impl Direction {
             return Some((status.clone(), classes.to_vec()));
         }
         let DownloadStatus {
-            capacity, configured_capacity, rate, reserved, reservable, engine, active, ..
+            capacity,
+            configured_capacity,
+            follows,
+            rate,
+            reserved,
+            reservable,
+            engine,
+            active,
+            ..
         } = status.download.clone()?;
         let classes: Vec<Class> =
             classes.iter().filter_map(|class| Some(received(class, class.down.as_ref()?))).collect();
         let status = Status {
             capacity,
             configured_capacity,
+            follows,
             rate,
             reserved,
             reservable,
