@@ -2,6 +2,7 @@
 
 use std::{
     fmt::Debug,
+    marker::PhantomData,
     panic::Location,
     sync::{
         Arc, Barrier, Mutex, PoisonError,
@@ -24,6 +25,8 @@ const MIN_STALL: Duration = Duration::from_millis(3);
 const MIN_LONG_STALL: Duration = Duration::from_millis(30);
 /// Stalls that add up to this part of a measurement spoil it: half of what a full link may miss.
 const MAX_STALLED: f64 = 0.005;
+/// The time between two looks of [`wait_within`].
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// A figure is cut to this many characters in the report.
 const MAX_FIGURE: usize = 160;
 
@@ -34,15 +37,71 @@ pub fn set_realtime() -> bool {
     set_fifo(1)
 }
 
+/// The real-time priority of this thread, until the value is dropped. Other processes then delay it less than 1 ms.
+///
+/// The thread has to sleep often, because it keeps all others from its processor. Without the right to it, the thread
+/// stays as it is.
+#[derive(Debug)]
+#[must_use = "the priority ends with this value"]
+pub struct Realtime {
+    /// The policy before.
+    was: i32,
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl Realtime {
+    /// Gives this thread the priority.
+    pub fn begin() -> Realtime {
+        // SAFETY: a plain system call; 0 is the calling thread.
+        let was = unsafe { libc::sched_getscheduler(0) };
+        set_realtime();
+        Realtime { was, _of_this_thread: PhantomData }
+    }
+}
+
+impl Drop for Realtime {
+    fn drop(&mut self) {
+        if self.was != libc::SCHED_FIFO {
+            set_scheduler(libc::SCHED_OTHER, 0);
+        }
+    }
+}
+
 fn set_fifo(priority: i32) -> bool {
+    set_scheduler(libc::SCHED_FIFO, priority)
+}
+
+fn set_scheduler(policy: i32, priority: i32) -> bool {
     let priority = libc::sched_param { sched_priority: priority };
     // SAFETY: a plain system call on a valid structure; 0 is the calling thread.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) == 0 }
+    unsafe { libc::sched_setscheduler(0, policy, &raw const priority) == 0 }
 }
 
 fn pin_to(processor: usize) -> nix::Result<()> {
     let mut only = CpuSet::new();
     only.set(processor).and_then(|()| sched_setaffinity(Pid::from_raw(0), &only))
+}
+
+/// The stalls so far.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Start and end of each that is over.
+    ended: Vec<(Instant, Instant)>,
+    /// The last beat of each processor.
+    beats: Vec<Instant>,
+}
+
+impl Seen {
+    /// Those that are over, and those that go on at `now`.
+    fn all(&self, now: Instant) -> Vec<(Instant, Instant)> {
+        let beats = self.beats.iter().map(|beat| (*beat, now));
+        self.ended.iter().copied().chain(beats.filter(is_stall)).collect()
+    }
+}
+
+/// Whether so much time passed between two beats that the processor stood still.
+fn is_stall((last, now): &(Instant, Instant)) -> bool {
+    now.saturating_duration_since(*last) > BEAT + MIN_STALL
 }
 
 /// Watches each processor from now until it is dropped.
@@ -51,7 +110,7 @@ fn pin_to(processor: usize) -> nix::Result<()> {
 /// wakes 3 ms late marks a stall: packets did not move either.
 #[derive(Debug)]
 pub struct Stalls {
-    seen: Arc<Mutex<Vec<(Instant, Instant)>>>,
+    seen: Arc<Mutex<Seen>>,
     end: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -60,8 +119,10 @@ impl Stalls {
     /// Begins to watch. Each thread has its processor and its priority when this returns.
     #[must_use]
     pub fn watch() -> Stalls {
-        let (seen, end) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<AtomicBool>::default());
         let processors = thread::available_parallelism().map_or(1, usize::from);
+        let beats = vec![Instant::now(); processors];
+        let seen = Arc::new(Mutex::new(Seen { ended: Vec::new(), beats }));
+        let end = Arc::<AtomicBool>::default();
         let begun = Arc::new(Barrier::new(processors + 1));
         let beat = |processor: usize| {
             let (seen, end, begun) = (seen.clone(), end.clone(), begun.clone());
@@ -70,13 +131,15 @@ impl Stalls {
                 let _ = pin_to(processor);
                 set_realtime();
                 let mut last = Instant::now();
+                seen.lock().unwrap_or_else(PoisonError::into_inner).beats[processor] = last;
                 begun.wait();
                 while !end.load(Ordering::Relaxed) {
                     thread::sleep(BEAT);
                     let now = Instant::now();
-                    if now - last > BEAT + MIN_STALL {
-                        seen.lock().unwrap_or_else(PoisonError::into_inner).push((last, now));
-                    }
+                    let beat = (last, now);
+                    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                    seen.ended.extend(is_stall(&beat).then_some(beat));
+                    seen.beats[processor] = now;
                     last = now;
                 }
             })
@@ -94,7 +157,7 @@ impl Stalls {
 
     /// The longest stall of at least `least` that overlaps the time between two moments.
     fn longest_above(&self, least: Duration, from: Instant, to: Instant) -> Option<Duration> {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.all();
         let overlaps = seen.iter().filter(|s| s.0 < to && s.1 > from);
         overlaps.map(|s| s.1 - s.0).max().filter(|longest| *longest > BEAT + least)
     }
@@ -102,7 +165,7 @@ impl Stalls {
     /// The time between two moments in which at least one processor stood still.
     #[must_use]
     pub fn total(&self, from: Instant, to: Instant) -> Duration {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut seen = self.all();
         seen.sort();
         let (mut total, mut counted) = (Duration::ZERO, from);
         for (start, end) in seen {
@@ -112,6 +175,10 @@ impl Stalls {
             counted = counted.max(end);
         }
         total
+    }
+
+    fn all(&self) -> Vec<(Instant, Instant)> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).all(Instant::now())
     }
 
     /// How long the machine stood still between two moments, if that spoils what was measured meanwhile. One
@@ -172,6 +239,28 @@ pub fn measure_unless_still<T: Debug>(
     second
 }
 
+/// Looks every 10 ms until nothing is missing. Returns the time that this took.
+///
+/// Only the time in which the machine ran counts against `limit`: the agent and the kernel did nothing while it
+/// stood still. In virtual time all of it counts.
+///
+/// # Errors
+/// What the last look missed. That look begins after the limit.
+pub fn wait_within<E>(limit: Duration, mut look: impl FnMut() -> Result<(), E>) -> Result<Duration, E> {
+    let stalls = (!in_virtual_time()).then(Stalls::watch);
+    let begin = Instant::now();
+    loop {
+        let now = Instant::now();
+        let stood = stalls.as_ref().map_or(Duration::ZERO, |stalls| stalls.total(begin, now));
+        let took = (now - begin).saturating_sub(stood);
+        match look() {
+            Ok(()) => return Ok(begin.elapsed()),
+            Err(missing) if took > limit => return Err(missing),
+            Err(_) => thread::sleep(LOOK_EVERY),
+        }
+    }
+}
+
 fn measured_twice(place: &Location<'_>, stall: Duration, first: &impl Debug, second: &impl Debug) -> String {
     let figure = |value: &dyn Debug| format!("{value:?}").chars().take(MAX_FIGURE).collect::<String>();
     format!(
@@ -225,8 +314,8 @@ mod tests {
         let begin = Instant::now();
         let at = |millis| begin + Duration::from_millis(millis);
         // Two processors stop at once for 10 ms, one for 4 ms, and one for 20 ms after the measurement.
-        let seen = vec![(at(100), at(112)), (at(104), at(112)), (at(500), at(506)), (at(1000), at(1022))];
-        let stalls = Stalls { seen: Arc::new(Mutex::new(seen)), end: Arc::default(), threads: Vec::new() };
+        let ended = vec![(at(100), at(112)), (at(104), at(112)), (at(500), at(506)), (at(1000), at(1022))];
+        let stalls = of(Seen { ended, beats: Vec::new() });
         assert_eq!(stalls.total(begin, at(1000)), Duration::from_millis(14));
         assert_eq!(stalls.total(at(108), at(505)), Duration::from_millis(7));
         assert_eq!(stalls.longest(begin, at(1000)), None, "none took 30 ms");
@@ -235,6 +324,45 @@ mod tests {
         assert_eq!(spoiling(30, 4000), Some(Duration::from_millis(34)));
         assert_eq!(spoiling(30, 8000), None, "0.5 % are 40 ms");
         assert_eq!(spoiling(15, 8000), Some(Duration::from_millis(34)), "one took 20 ms");
+    }
+
+    fn of(seen: Seen) -> Stalls {
+        Stalls { seen: Arc::new(Mutex::new(seen)), end: Arc::default(), threads: Vec::new() }
+    }
+
+    #[test]
+    fn stall_that_goes_on_counts_before_it_ends() {
+        let now = Instant::now();
+        let before = |millis| now.checked_sub(Duration::from_millis(millis)).expect("the machine is older");
+        let stalls = of(Seen { ended: Vec::new(), beats: vec![before(102), now] });
+        assert_eq!(stalls.total(before(1000), now), Duration::from_millis(100));
+        assert!(stalls.longest(before(1000), now).is_some());
+        assert_eq!(stalls.total(before(1000), before(200)), Duration::ZERO);
+    }
+
+    #[test]
+    fn wait_that_is_too_long_fails_unless_the_machine_stood_still() {
+        let _alone = PROCESSOR.lock().unwrap_or_else(PoisonError::into_inner);
+        const LIMIT: Duration = Duration::from_millis(80);
+        let begin = Instant::now();
+        let late = || if begin.elapsed() > LIMIT * 4 { Ok(()) } else { Err("it is not there") };
+        assert_eq!(wait_within(LIMIT, late), Err("it is not there"));
+        assert!(begin.elapsed() > LIMIT, "{:?}", begin.elapsed());
+
+        let begin = Instant::now();
+        let mut could = true;
+        let mut is_first = true;
+        let stalled = || {
+            if std::mem::take(&mut is_first) {
+                could &= stall(STALL);
+            }
+            if begin.elapsed() > STALL + LIMIT / 2 { Ok(()) } else { Err("it is not there") }
+        };
+        let took = wait_within(LIMIT, stalled);
+        if !could {
+            return println!("SKIPPED: real-time priority (CAP_SYS_NICE) is missing here");
+        }
+        assert!(took.is_ok_and(|took| took > STALL), "{took:?} with a stall of {STALL:?}");
     }
 
     #[test]

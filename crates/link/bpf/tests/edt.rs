@@ -10,7 +10,7 @@ use std::{
 };
 
 use weir_bpf::{Edt, EdtClass, EdtLink, EdtRule, FramingWord, Tried, attach};
-use weir_testkit::measure_once;
+use weir_testkit::{Realtime, measure_once};
 
 const SHOT: i32 = 2;
 const NEXT: i32 = -1;
@@ -26,6 +26,8 @@ const IPV6: [u8; 2] = [0x86, 0xdd];
 const MS: u64 = 1_000_000;
 /// 8 Mbit/s: slow enough for packets that are made up one by one on a busy machine.
 const CAPACITY: u64 = 1_000_000;
+/// The rest of the senders between two looks: a tenth of a packet's time.
+const PAUSE: Duration = Duration::from_micros(150);
 const A: u16 = 16;
 const B: u16 = 17;
 
@@ -137,8 +139,10 @@ impl Link {
         classes[usize::from(minor)]
     }
 
-    /// Lets them send for `time`; returns what left of each in that time, bytes per second.
+    /// Lets them send for `time`; returns what left of each in that time, bytes per second. Tests of other crates run
+    /// beside these and do not delay the senders.
     fn run(&self, senders: &[(u16, Sender)], time: Duration) -> Vec<f64> {
+        let _realtime = Realtime::begin();
         let mut classes = Vec::new();
         let gone = |c: &EdtClass| c.bytes as f64 - waiting(c);
         self.edt.classes(self.last, &mut classes).unwrap();
@@ -162,6 +166,7 @@ impl Link {
                     *sent += u64::from(PACKET);
                 }
             }
+            thread::sleep(PAUSE);
         }
         let seconds = began.elapsed().as_secs_f64();
         self.edt.classes(self.last, &mut classes).unwrap();
@@ -222,7 +227,11 @@ fn what_a_modest_class_leaves_the_other_gets() {
     };
     let senders = [(A, Sender::Steady(CAPACITY / 5)), (B, Sender::Greedy(100_000))];
     link.assert_parts(&senders, &[0.2, 0.8]);
-    assert!(!link.class(A).backlogged && link.class(B).backlogged);
+    let backlogged = || {
+        link.run(&senders, MEASURED / 4);
+        [A, B].map(|minor| link.class(minor).backlogged)
+    };
+    assert_eq!(measure_once(backlogged, |seen| *seen == [false, true]), [false, true]);
 }
 
 #[test]
@@ -250,6 +259,7 @@ fn class_has_its_share_two_ticks_after_it_wakes() {
     let (alone, woken) = ([(A, Sender::Greedy(30_000))], (B, Sender::Greedy(30_000)));
     let share = |minor| link.class(minor).rate as f64 / CAPACITY as f64;
     let wake = || {
+        let _realtime = Realtime::begin();
         link.run(&alone, SETTLED);
         link.run(&[alone[0], woken], Duration::from_millis(25));
         let both = (share(A), share(B));
@@ -385,6 +395,7 @@ fn who_had_to_wait_for_a_moment_is_kept_no_more_than_it_then_sends() {
     };
     let other = [(B, Sender::Greedy(30_000))];
     let given_after = || {
+        let _realtime = Realtime::begin();
         // A sleeps, wakes at a rate at which four packets are stamped for a second, and is due the most.
         link.run(&other, Duration::from_millis(500));
         link.edt.set_class(A, &policy(9, 0, 5_000)).unwrap();
@@ -416,6 +427,7 @@ fn demand_in_super_packets_is_kept_between_divisions() {
     const PIECE: u32 = 3_000;
     const EACH: Duration = Duration::from_micros(7_500); // 0.4 of the capacity
     let given = || {
+        let _realtime = Realtime::begin();
         let (began, mut pieces, mut most) = (Instant::now(), 0, 0);
         while began.elapsed() < SETTLED {
             if began.elapsed() >= EACH * pieces {
@@ -460,12 +472,16 @@ fn the_link_is_divided_however_far_off_somebody_says_that_its_time_is() {
     let both = [(A, Sender::Greedy(30_000)), (B, Sender::Greedy(30_000))];
     let share = |link: &Link| link.class(B).rate as f64 / CAPACITY as f64;
     for ahead in [1_400 * MS, 3_600_000 * MS, u64::MAX / 2, u64::MAX] {
-        link.run(&both, SETTLED / 2);
-        let beside = share(&link);
-        link.edt.divide_at(now().saturating_add(ahead));
-        link.run(&both[1..], Duration::from_millis(200));
-        let alone = share(&link);
-        assert!(beside < 0.85 && alone > 0.9, "{ahead} ns ahead: {beside:.2} beside A, then {alone:.2}");
+        let shares = || {
+            link.run(&both, SETTLED / 2);
+            let beside = share(&link);
+            link.edt.divide_at(now().saturating_add(ahead));
+            link.run(&both[1..], Duration::from_millis(200));
+            (beside, share(&link))
+        };
+        let good = |(beside, alone): &(f64, f64)| *beside < 0.85 && *alone > 0.9;
+        let seen = measure_once(shares, good);
+        assert!(good(&seen), "{ahead} ns ahead: {seen:.2?} of the link, beside A and then alone");
     }
     // Soon is soon enough: nothing is divided before.
     link.edt.divide_at(now() + 900 * MS);
@@ -504,13 +520,23 @@ fn who_knows_ecn_is_told_when_packets_wait_for_more_than_ten_milliseconds() {
     // 1.5 ms each: those from the eighth on wait for longer.
     for (knows, marks) in [(false, 0), (true, 12)] {
         link.knows_ecn.set(knows);
-        for _ in 0..20 {
-            assert_eq!(link.send(0x1_0010, PACKET).0.verdict, NEXT);
-        }
-        let class = link.class(A);
-        assert!(class.marks >= marks && class.marks <= 2 * marks, "{knows}: {} marks", class.marks);
-        assert_eq!(class.drops, 0);
-        thread::sleep(Duration::from_millis(100));
+        let marked = || {
+            let before = link.class(A).marks;
+            // A sender that is interrupted lets packets leave meanwhile.
+            let realtime = Realtime::begin();
+            for _ in 0..20 {
+                assert_eq!(link.send(0x1_0010, PACKET).0.verdict, NEXT);
+            }
+            drop(realtime);
+            let class = link.class(A);
+            assert_eq!(class.drops, 0);
+            // All of them leave.
+            thread::sleep(Duration::from_millis(100));
+            class.marks - before
+        };
+        let good = |seen: &u64| (marks..=2 * marks).contains(seen);
+        let seen = measure_once(marked, good);
+        assert!(good(&seen), "{knows}: {seen} marks");
     }
 }
 
