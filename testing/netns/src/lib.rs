@@ -58,7 +58,9 @@ pub use senders::{FLOOD, Judged, Senders, Slack, judge};
 pub use sockops::{Counting, Foreign};
 pub use stream::{Origin, Rate, Stream, on_one_processor};
 pub use users::as_user;
-pub use weir_testkit::{Stalls, in_virtual_time, measure_once, measure_unless_still, wait_within};
+pub use weir_testkit::{
+    Stalls, in_virtual_time, measure_once, measure_unless_still, sleep_running, wait_within,
+};
 
 /// How long a measurement takes; its first 2 s are left out.
 pub const SECONDS: u64 = 5;

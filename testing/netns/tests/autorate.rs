@@ -14,6 +14,7 @@ use weir_netlab::{
 };
 use weir_netns_tests::{
     Echo, EngineKind, Need, Node, Rate, Stream, can_run, containers, for_each_engine, measure_once,
+    wait_within,
 };
 use weir_units::{BitRate, Bytes};
 
@@ -237,8 +238,12 @@ fn dry_run_tells_and_changes_nothing_and_a_rate_by_hand_ends_it() {
     // The agent puts back a program that another one took away.
     node.sh(&["tc", "filter", "del", "dev", "up0", "egress", "pref", "32258"]);
     assert!(!filters(&node).contains("weir_sent"));
-    sleep(Duration::from_millis(1_500));
-    assert!(filters(&node).contains("weir_sent"), "{}", filters(&node));
+    let is_back = || {
+        let text = filters(&node);
+        if text.contains("weir_sent") { Ok(()) } else { Err(text) }
+    };
+    let took = wait_within(Duration::from_millis(1_500), is_back);
+    println!("the program is back within {:?}", took.unwrap_or_else(|text| panic!("it is not back: {text}")));
 }
 
 fn filters(node: &Node) -> String {

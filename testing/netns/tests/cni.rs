@@ -18,11 +18,15 @@ use weir_netlab::{
     topology::{Family, Mode, Netns, Spec},
     traffic::Load,
 };
-use weir_netns_tests::{CAPACITY, Config, Need, Node, Rate, Stream, binary, can_run, measure_once};
+use weir_netns_tests::{
+    CAPACITY, Config, Need, Node, Rate, Stream, binary, can_run, measure_once, wait_within,
+};
 use weir_units::BitRate;
 
 /// Where Debian puts the reference plugins.
 const PLUGINS: &str = "/usr/lib/cni";
+/// The time that a runtime's namespace waits for its pod.
+const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pods of the test of many at once; half of the calls are killed midway.
 const MANY: usize = 200;
 
@@ -159,11 +163,8 @@ impl Cni {
 
     #[track_caller]
     fn wait_for(&self, what: &str, is_so: impl Fn() -> bool) {
-        let begin = Instant::now();
-        while !is_so() {
-            assert!(begin.elapsed() < Duration::from_secs(3), "not after 3 s: {what}: {:?}", self.classes());
-            sleep(Duration::from_millis(20));
-        }
+        let seen = wait_within(Duration::from_secs(3), || if is_so() { Ok(()) } else { Err(self.classes()) });
+        seen.unwrap_or_else(|classes| panic!("not after 3 s: {what}: {classes:?}"));
     }
 
     /// The files of attachments in the agent's state.
@@ -358,27 +359,30 @@ fn a_runtimes_namespace_waits_for_its_pod_and_is_one_class() {
     let (told, alone) = (uuid("1"), uuid("2"));
     let patterns = [told.clone(), alone.clone()];
     let Some(mut cni) = cni(|_, config| config.netns(&patterns)) else { return };
+    // A wait that is measured from before its start is never too short.
+    let begin = Instant::now();
     for (name, link) in [(&told, "v-1"), (&alone, "v-2")] {
         cni.pod(name);
         let batch =
             format!("link add {link} type veth peer name eth0 netns {name}\nlink set dev {link} up\n");
         cni.node.topology.node().ip(&batch).unwrap_or_else(|e| panic!("{e:#}"));
     }
-    let begin = Instant::now();
-    sleep(Duration::from_millis(300));
-    assert!(cni.class(&alone).is_none(), "it did not wait");
     let path = cni.netns(&told).path();
     cni.add("web", &path, &json!({}));
     cni.wait_for("the other one is a class", || cni.class(&alone).is_some());
-    println!("a namespace without a pod was a class after {:?}", begin.elapsed());
+    let waited = begin.elapsed();
+    println!("a namespace without a pod was a class after {waited:?}");
+    assert!(waited >= OWNER_TIMEOUT, "it waited for its pod no longer than {waited:?}");
     let class = cni.class("shop/web").expect("a class");
     assert_eq!(class.source, "cni");
     assert!(cni.class(&told).is_none(), "one container has two classes");
     // The namespace outlives the pod, and waits again.
+    let begin = Instant::now();
     assert!(cni.plugin("DEL", "web", &path, &json!({})).wait().expect("it ends").success());
-    cni.wait_for("the pod is gone", || cni.class("shop/web").is_none());
-    assert!(cni.class(&told).is_none(), "it did not wait");
     cni.wait_for("it is a class of its own", || cni.class(&told).is_some());
+    let waited = begin.elapsed();
+    assert!(waited >= OWNER_TIMEOUT, "it waited again no longer than {waited:?}");
+    assert!(cni.class("shop/web").is_none(), "one container has two classes");
 }
 
 #[test]

@@ -3,11 +3,7 @@
 //! The server is behind a wire with a FIFO, as behind an ISP's router. The node stands for its containers
 //! (MASQUERADE), or routes to them.
 
-use std::{
-    net::SocketAddr,
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, thread::sleep, time::Duration};
 
 use weir_agree::{Direction, Directions, Document, Language, Offer};
 use weir_api::{ClientError, ConfigurationText, Download};
@@ -15,7 +11,7 @@ use weir_netlab::{
     topology::{Family, Mode, Spec, UPLINK},
     traffic::UDP_PAYLOAD,
 };
-use weir_netns_tests::{Config, Need, Node, Rate, Stream, can_run, containers, measure_once};
+use weir_netns_tests::{Config, Need, Node, Rate, Stream, can_run, containers, measure_once, wait_within};
 use weir_units::BitRate;
 
 /// The download's capacity.
@@ -103,12 +99,8 @@ fn filters(node: &Node) -> String {
 /// Waits until something holds.
 #[track_caller]
 fn wait(what: &str, most: Duration, holds: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < most, "{what}: not within {most:?}");
-        sleep(Duration::from_millis(20));
-    }
-    println!("{what}: within {:?}", begin.elapsed());
+    let took = wait_within(most, || if holds() { Ok(()) } else { Err(()) });
+    println!("{what}: within {:?}", took.unwrap_or_else(|()| panic!("{what}: not within {most:?}")));
 }
 
 #[test]
@@ -262,8 +254,11 @@ fn datagrams_to_published_ports_belong_to_the_container() {
     let due = [4.0, 8.0].map(|mbit| mbit * payload);
     let each: Vec<&[Stream]> = streams.iter().map(std::slice::from_ref).collect();
     assert_goodputs("one-way datagrams", &each, &due);
+    // Neighbour discovery is the host's. It grows with the time of the test, as the datagrams do.
     let host = down(&node, "host");
-    assert!(host.packets < 100, "they are not the host's: {host:?}");
+    let all: u64 = ["C1", "C2"].iter().map(|label| down(&node, label).packets).sum();
+    println!("{} packets are the host's, and {all} of containers", host.packets);
+    assert!(host.packets < all / 100, "they are not the host's: {host:?}, {all} of containers");
 }
 
 /// The ISP's router drops late: 1 MB are 160 ms. Weir keeps that queue empty, and each class has its own.

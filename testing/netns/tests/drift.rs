@@ -18,7 +18,7 @@ use weir_netlink::Netlink;
 use weir_netns_tests::{
     CAPACITY, Config, Division, Need, Node, Rate, Stream, TOLERANCE, WIRE, can_run, compare, containers,
     kernel::{self, SCHEDULER},
-    measure_once, party,
+    measure_once, party, wait_within,
 };
 use weir_units::{BitRate, TcHandle};
 
@@ -110,15 +110,10 @@ impl Busy {
     /// Does something to the node, and waits until `lacks` finds nothing lacking.
     fn after(&mut self, what: &str, meddle: impl FnOnce(&Node), lacks: impl Fn(&Node) -> Option<String>) {
         meddle(&self.node);
-        let start = Instant::now();
-        while let Some(lacking) = lacks(&self.node) {
-            assert!(
-                start.elapsed() <= REPAIR_TIMEOUT,
-                "{what}: not mended after {REPAIR_TIMEOUT:?}: {lacking}"
-            );
-            sleep(Duration::from_millis(20));
-        }
-        println!("{what:<44} mended within {:?}", start.elapsed());
+        let took = wait_within(REPAIR_TIMEOUT, || lacks(&self.node).map_or(Ok(()), Err));
+        let took =
+            took.unwrap_or_else(|lacking| panic!("{what}: not mended after {REPAIR_TIMEOUT:?}: {lacking}"));
+        println!("{what:<44} mended within {took:?}");
     }
 
     /// The same, and what was broken counts as a repair, which an event whose text has `word`
@@ -141,17 +136,16 @@ impl Busy {
 
     /// Waits for an event.
     fn told_since(&self, last: u64, what: &str, kind: &str, word: &str) {
-        let start = Instant::now();
-        loop {
+        let told = wait_within(REPAIR_TIMEOUT, || {
             let events = self.events();
             let new: Vec<&Event> = events.iter().filter(|e| e.seq > last).collect();
-            if let Some(event) = new.iter().find(|e| e.what == kind && e.detail.contains(word)) {
-                println!("{what:<44} {}: {}", event.what, event.detail);
-                return;
-            }
-            assert!(start.elapsed() < REPAIR_TIMEOUT, "{what}: no event `{kind}` with `{word}`: {new:?}");
-            sleep(Duration::from_millis(50));
-        }
+            let Some(event) = new.iter().find(|e| e.what == kind && e.detail.contains(word)) else {
+                return Err(format!("{new:?}"));
+            };
+            println!("{what:<44} {}: {}", event.what, event.detail);
+            Ok(())
+        });
+        told.unwrap_or_else(|new| panic!("{what}: no event `{kind}` with `{word}`: {new}"));
     }
 }
 

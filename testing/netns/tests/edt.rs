@@ -2,10 +2,7 @@
 //! maps hold policies and clocks. Shares and faults are in `conformance`, `random`, `active` and
 //! `faults`.
 
-use std::{
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::{thread::sleep, time::Duration};
 
 use weir_bpf::attach;
 use weir_netlab::{
@@ -15,7 +12,7 @@ use weir_netlab::{
 use weir_netns_tests::{
     CAPACITY, Division, EngineBounds, EngineKind, FLOOD, Node, assert_shares, containers,
     kernel::{self, SCHEDULER},
-    party,
+    party, wait_within,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -74,12 +71,12 @@ fn scribble(node: &Node, map_name: &str, row: u16, words: &[u64], len: usize) {
 /// Waits for one more repair.
 #[track_caller]
 fn repaired(node: &Node, what: &str, before: u64) {
-    let began = Instant::now();
-    while node.client().status().expect("it answers").repairs == before {
-        assert!(began.elapsed() <= SECOND, "{what}: nothing is said after {SECOND:?}");
-        sleep(Duration::from_millis(10));
-    }
-    println!("{what:<44} repaired within {:?}", began.elapsed());
+    let took = wait_within(SECOND, || {
+        let repairs = node.client().status().expect("it answers").repairs;
+        if repairs > before { Ok(()) } else { Err(()) }
+    });
+    let took = took.unwrap_or_else(|()| panic!("{what}: nothing is said after {SECOND:?}"));
+    println!("{what:<44} repaired within {took:?}");
 }
 
 fn minor(node: &Node, label: &str) -> u16 {
@@ -221,11 +218,11 @@ fn flows_over_several_queues_share_as_through_one() {
 
     // One of the queues' qdiscs replaced: all of them are remade, and hold.
     node.sh(&["tc", "qdisc", "replace", "dev", SCHEDULER, "parent", "1:2", "pfifo"]);
-    let begin = Instant::now();
-    while of_fq(&qdiscs(&node)) < QUEUES {
-        assert!(begin.elapsed() < SECOND, "not mended within a second:\n{}", qdiscs(&node));
-        sleep(Duration::from_millis(20));
-    }
+    let mended = wait_within(SECOND, || {
+        let text = qdiscs(&node);
+        if of_fq(&text) == QUEUES { Ok(()) } else { Err(text) }
+    });
+    mended.unwrap_or_else(|text| panic!("not mended within a second:\n{text}"));
     shares_hold(&node, "mended");
 
     node.agent().kill();

@@ -18,7 +18,7 @@ use weir_netns_tests::{
     CAPACITY, Division, EngineBounds, EngineKind, FLOOD, Node, Record, Senders, Share, Slack, containers,
     for_each_engine, judge,
     kernel::{SCHEDULER, TAP, index_of},
-    measure_once, party,
+    measure_once, party, wait_within,
 };
 
 for_each_engine!(
@@ -147,19 +147,19 @@ fn a_scheduler_taken_away_is_restored_or_missed_within_a_second(engine: EngineKi
     let gone = Instant::now();
     node.sh(delete);
     let kind = |line: &str| line.split(' ').nth(1).map(str::to_owned);
-    let said = loop {
+    let mut said = "missed";
+    let took = wait_within(SECOND, || {
         let status = node.client().status().expect("it answers");
         if status.repairs > repairs && scheduler().is_some_and(|now| kind(&now) == kind(&before)) {
-            break "restored";
+            said = "restored";
+            return Ok(());
         }
         let classes = node.client().classes().expect("it answers");
-        if !status.warnings.is_empty() || classes.iter().any(|class| !class.enforced) {
-            break "missed";
-        }
-        assert!(gone.elapsed() <= SECOND, "neither restored nor missed after {SECOND:?}: {:?}", scheduler());
-        sleep(Duration::from_millis(20));
-    };
-    println!("{engine}: the scheduler deleted by hand is {said} after {:?}", gone.elapsed());
+        let is_told = !status.warnings.is_empty() || classes.iter().any(|class| !class.enforced);
+        if is_told { Ok(()) } else { Err(scheduler()) }
+    });
+    let took = took.unwrap_or_else(|now| panic!("neither restored nor missed after {SECOND:?}: {now:?}"));
+    println!("{engine}: the scheduler deleted by hand is {said} after {took:?}");
     sleep(SECOND);
     // Its backlog went with it.
     busy.assert_flows("meanwhile", &record, gone, false);
@@ -175,16 +175,12 @@ fn killed_forwarder_lets_traffic_flow_and_is_started_again(engine: EngineKind) {
     let record = busy.record(TWO_TENTHS);
     let (killed, gone) = (node.forwarder().expect("it runs"), Instant::now());
     kill(Pid::from_raw(killed.cast_signed()), Signal::SIGKILL).expect("it is there");
-    let next = loop {
-        match node.forwarder() {
-            Some(pid) if pid != killed && node.client().status().is_ok_and(|s| s.repairs > repairs) => {
-                break pid;
-            }
-            _ => assert!(gone.elapsed() <= SECOND, "no forwarder has taken its place after {SECOND:?}"),
-        }
-        sleep(Duration::from_millis(20));
-    };
-    println!("forwarder {killed} is killed, and {next} is in its place after {:?}", gone.elapsed());
+    let took = wait_within(SECOND, || match node.forwarder() {
+        Some(pid) if pid != killed && node.client().status().is_ok_and(|s| s.repairs > repairs) => Ok(()),
+        _ => Err(()),
+    });
+    let took = took.unwrap_or_else(|()| panic!("no forwarder has taken its place after {SECOND:?}"));
+    println!("forwarder {killed} is killed, and another one is in its place after {took:?}");
     sleep(SECOND);
     // Waiting packets are lost.
     busy.assert_flows("meanwhile", &record, gone, false);

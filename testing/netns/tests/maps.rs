@@ -1,17 +1,14 @@
 //! Another process writes into the classifier's maps. Within a second they are right again, weir
 //! reports it, and shares are right.
 
-use std::{
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::{thread::sleep, time::Duration};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use weir_bpf::attach;
 use weir_netlab::topology::{Family, Spec};
 use weir_netns_tests::{
     CAPACITY, Division, FLOOD, Need, Node, Rate, Stream, TOLERANCE, can_run, compare, containers, kernel,
-    measure_once, party,
+    measure_once, party, wait_within,
 };
 use weir_units::TcHandle;
 
@@ -88,17 +85,17 @@ fn altered_classifier_maps_are_right_within_a_second() {
         ("nothing configured", &config, put(&0u32.to_ne_bytes(), &vec![0; config.value_size() as usize])),
     ] {
         let (before, repairs) = (content(map), node.client().status().expect("it answers").repairs);
-        let began = Instant::now();
         match damage {
             Damage::Put(key, value) => map.update(&key, &value, MapFlags::ANY),
             Damage::Remove(key) => map.delete(&key),
         }
         .expect("root can write it");
-        while node.client().status().expect("it answers").repairs == repairs || content(map) != before {
-            assert!(began.elapsed() <= SECOND, "{what}: not set right, or not said, after {SECOND:?}");
-            sleep(Duration::from_millis(10));
-        }
-        println!("{what:<44} set right within {:?}", began.elapsed());
+        let took = wait_within(SECOND, || {
+            let is_said = node.client().status().expect("it answers").repairs > repairs;
+            (is_said && content(map) == before).then_some(()).ok_or(is_said)
+        });
+        let took = took.unwrap_or_else(|said| panic!("{what}: not set right after {SECOND:?}, said: {said}"));
+        println!("{what:<44} set right within {took:?}");
     }
     // Packets that went past weir meanwhile are still on their way.
     sleep(Duration::from_millis(800));
@@ -112,14 +109,12 @@ fn altered_classifier_maps_are_right_within_a_second() {
     assert!(node.class("C1").enforced);
     local.update(&everywhere, &1u32.to_ne_bytes(), MapFlags::ANY).expect("root can write it");
     local.freeze().expect("root can freeze it");
-    let began = Instant::now();
-    while node.class("C1").enforced {
-        assert!(began.elapsed() <= SECOND, "a map that cannot be written is not told of after {SECOND:?}");
-        sleep(Duration::from_millis(10));
-    }
+    let took = wait_within(SECOND, || if node.class("C1").enforced { Err(()) } else { Ok(()) });
+    let took =
+        took.unwrap_or_else(|()| panic!("a map that cannot be written is not told of after {SECOND:?}"));
     let why = node.class("C1").not_enforced_because.unwrap_or_default();
     assert!(why.contains("cannot restore which destinations are on this node"), "{why}");
-    println!("a map that cannot be written                 told of within {:?}: {why}", began.elapsed());
+    println!("a map that cannot be written                 told of within {took:?}: {why}");
     // However often the link is divided meanwhile.
     for _ in 0..40 {
         assert!(!node.class("C1").enforced, "what is still so is told of no more");

@@ -8,15 +8,16 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use weir_agree::{Cause, Document, GuaranteeState, Language, Offer, Report, Utc, Violation};
+use weir_agree::{Cause, Document, GuaranteeState, Language, MERGE, Offer, Report, Utc, Violation};
 use weir_netlab::{
     topology::{Family, Mode, Spec, UPLINK},
     traffic::Load,
 };
 use weir_netns_tests::{
-    CAPACITY, Division, EngineKind, Need, Node, Rate, Stream, can_run, containers, for_each_engine, http,
+    CAPACITY, Division, EngineKind, Need, Node, Rate, Stalls, Stream, can_run, containers, for_each_engine,
+    http,
     kernel::{self, SCHEDULER},
-    party,
+    party, wait_within,
 };
 use weir_units::BitRate;
 
@@ -38,6 +39,69 @@ for_each_engine!(
 fn utc() -> Utc {
     let now = SystemTime::UNIX_EPOCH.elapsed().expect("it is after 1970");
     Utc::from_millis(now.as_millis() as i64)
+}
+
+/// The machine during a test. A guarantee is judged each second and met to 95 %, so that a stall of 50 ms is a
+/// violation.
+struct Machine {
+    stalls: Stalls,
+    /// The same moment by both clocks.
+    began: (Instant, Utc),
+}
+
+impl Machine {
+    /// A tick on either side.
+    const AROUND: Duration = Duration::from_millis(100);
+
+    fn watch() -> Machine {
+        Machine { stalls: Stalls::watch(), began: (Instant::now(), utc()) }
+    }
+
+    fn instant(&self, at: Utc) -> Instant {
+        let since = at.millis() - self.began.1.millis();
+        self.began.0 + Duration::from_millis(since.max(0) as u64)
+    }
+
+    /// Whether a violation lacks no more than the link carries in the time in which the machine stood still.
+    fn explains(&self, one: &Violation) -> bool {
+        let (from, to) = (self.instant(one.start) - Machine::AROUND, self.instant(one.end) + Machine::AROUND);
+        let stood = self.stalls.total(from, to);
+        let is_explained = one.lacking <= CAPACITY.bytes_in(stood);
+        if is_explained {
+            println!("EXCLUDED, since the machine stood still for {} ms: {one}", stood.as_millis());
+        }
+        is_explained
+    }
+
+    /// The violations that are not the machine's.
+    fn violations(&self, node: &Node) -> Vec<Violation> {
+        violations(node).into_iter().filter(|one| !self.explains(one)).collect()
+    }
+
+    /// Waits until no violation of the machine is near. There is no other one.
+    fn calms(&self, node: &Node, what: &str) {
+        let begin = Instant::now();
+        loop {
+            assert_eq!(self.violations(node), [], "{what}");
+            let last = violations(node).last().map(|one| self.instant(one.end));
+            if last.is_none_or(|end| end.elapsed() > MERGE + Machine::AROUND) {
+                return;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "{what}: the machine stands still too often");
+            sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+/// Waits until the guarantee is met. A stall has it violated for a second.
+#[track_caller]
+fn is_fulfilled(node: &Node, what: &str) {
+    let state = || node.client().agreement("a-1").expect("it is there").agreement.guarantee_state;
+    let look = || match state() {
+        GuaranteeState::Fulfilled => Ok(()),
+        other => Err(other),
+    };
+    wait_within(Duration::from_secs(2), look).unwrap_or_else(|state| panic!("{what}: it is {state:?}"));
 }
 
 /// A node on which C1 has an agreement.
@@ -71,31 +135,38 @@ fn sends(node: &Node, label: &str, load: Load) -> Stream {
 fn slow_link_is_a_violation_with_start_length_depth_and_cause(engine: EngineKind) {
     for load in [Load::Tcp, MUCH] {
         let mut node = node(engine);
+        let machine = Machine::watch();
         let streams = ["C1", "C2"].map(|label| sends(&node, label, load));
         sleep(Duration::from_secs(4));
-        assert_eq!(violations(&node), [], "{load}: it is met");
-        let state = node.client().agreement("a-1").expect("it is there").agreement.guarantee_state;
-        assert_eq!(state, GuaranteeState::Fulfilled, "{load}");
+        machine.calms(&node, &format!("{load}: it is met"));
+        is_fulfilled(&node, &load.to_string());
 
+        let begins = utc();
         let tbf = format!("qdisc replace dev {UPLINK} root tbf rate {SLOW}mbit burst 32k limit 100k\n");
         node.topology.node().tc(&tbf).expect("tc takes it");
         let began = utc();
         sleep(Duration::from_secs(5));
         let state = node.client().agreement("a-1").expect("it is there").agreement.guarantee_state;
         assert_eq!(state, GuaranteeState::Violated, "{load}");
+        let ends = utc();
         node.topology.node().tc(&format!("qdisc del dev {UPLINK} root\n")).expect("it is there");
         let ended = utc();
         sleep(Duration::from_secs(9));
 
         let found = violations(&node);
-        let [violation] = found[..] else { panic!("{load}: {found:#?}") };
+        let own = machine.violations(&node);
+        let [violation] = own[..] else { panic!("{load}: {own:#?}") };
         println!("{load}: {violation}");
         assert_eq!(violation.cause, Cause::LinkSlower, "{load}");
-        let off = (violation.start.millis() - began.millis()).abs();
-        assert!(off <= 1500, "{load}: it began {off} ms from where it did");
-        // TCP needs some time to come back.
-        let late = violation.end.millis() - ended.millis();
-        assert!((-1500..=3500).contains(&late), "{load}: it ended {late} ms late");
+        let after = |moment: Utc| violation.start.millis() - moment.millis();
+        let (early, late) = (-after(begins), after(began));
+        assert!(early <= 1500 && late <= 1500, "{load}: it began {early} ms early, {late} ms late");
+        let after = |moment: Utc| violation.end.millis() - moment.millis();
+        let (early, late) = (-after(ends), after(ended));
+        assert!(early <= 1500, "{load}: it ended {early} ms early");
+        // TCP needs some time to come back. A stall that follows prolongs the violation.
+        let stall = machine.stalls.longest(machine.instant(ended), machine.instant(violation.end));
+        assert!(late <= 3500 || stall.is_some(), "{load}: it ended {late} ms late");
         let (mean, worst) = (violation.mean.as_mbit(), violation.worst.as_mbit());
         assert!(
             mean >= 0.5 * (PROMISED - SLOW) as f64 && worst <= PROMISED as f64,
@@ -113,7 +184,7 @@ fn slow_link_is_a_violation_with_start_length_depth_and_cause(engine: EngineKind
             .filter(|event| event.what.as_str().starts_with("guarantee-"))
             .map(|event| event.what.to_string())
             .collect();
-        assert_eq!(events, ["guarantee-violated", "guarantee-restored"], "{load}");
+        assert_eq!(events, ["guarantee-violated", "guarantee-restored"].repeat(found.len()), "{load}");
         node.agent().kill();
         node.restart();
         let shown = node.weir(&["agree", "show", "a-1"]);
@@ -126,21 +197,25 @@ fn slow_link_is_a_violation_with_start_length_depth_and_cause(engine: EngineKind
             serde_json::from_str(&node.weir(&["agree", "report", "a-1", "--json"])).expect("it is JSON");
         assert!(report.availability < 1.0 && report.seen.violations == found, "{report:#?}");
         let (_, metrics) = http(node.socket(), "GET /metrics", "", b"").expect("the agent answers");
-        let line = "weir_agreement_violations{agreement=\"a-1\",party=\"acme\",direction=\"upload\"} 1.0";
-        assert!(metrics.contains(line), "{metrics}");
+        let count = found.len();
+        let line = format!(
+            "weir_agreement_violations{{agreement=\"a-1\",party=\"acme\",direction=\"upload\"}} {count}.0"
+        );
+        assert!(metrics.contains(&line), "{metrics}");
     }
 }
 
 fn a_customer_who_asks_for_less_or_gets_what_was_promised_is_not_wronged(engine: EngineKind) {
     let node = node(engine);
+    let machine = Machine::watch();
     let flood = sends(&node, "C2", MUCH);
     let load = Load::Udp(BitRate::mbit(5));
     let little = sends(&node, "C1", load);
     sleep(Duration::from_secs(5));
-    assert_eq!(violations(&node), [], "it asks for less");
+    assert_eq!(machine.violations(&node), [], "it asks for less");
     drop(little);
     sleep(Duration::from_secs(2));
-    assert_eq!(violations(&node), [], "it asks for nothing");
+    assert_eq!(machine.violations(&node), [], "it asks for nothing");
     // By fits and starts.
     for _ in 0..4 {
         let burst = sends(&node, "C1", Load::Tcp);
@@ -148,16 +223,15 @@ fn a_customer_who_asks_for_less_or_gets_what_was_promised_is_not_wronged(engine:
         drop(burst);
         sleep(Duration::from_millis(500));
     }
-    assert_eq!(violations(&node), [], "it comes and goes");
+    assert_eq!(machine.violations(&node), [], "it comes and goes");
     let much = sends(&node, "C1", MUCH);
     sleep(Duration::from_secs(5));
     let division = Division::of([party("C1").min(PROMISED).max(PROMISED).sends(MUCH)]);
     let expected = division.expected(CAPACITY, Family::V4)[0].goodput;
     let got = much.goodput(Duration::from_secs(2));
     println!("C1 gets {got:.2} of {expected:.2} Mbit/s");
-    let status = node.client().agreement("a-1").expect("it is there");
-    assert_eq!(status.violations, [], "it gets what was promised");
-    assert_eq!(status.agreement.guarantee_state, GuaranteeState::Fulfilled);
+    is_fulfilled(&node, "it gets what was promised");
+    assert_eq!(machine.violations(&node), [], "it gets what was promised");
     drop(flood);
 }
 

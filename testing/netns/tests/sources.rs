@@ -13,7 +13,7 @@ use weir_netlab::{
     topology::{Family, Mode, Proc, Spec},
     traffic::wait_until_listening,
 };
-use weir_netns_tests::{Need, Node, can_run, measure_once};
+use weir_netns_tests::{Need, Node, can_run, measure_once, wait_within};
 
 /// How soon a class must be enforced. Without events the agent looks every 0.65 s.
 const EVENT_TIMEOUT: Duration = Duration::from_millis(300);
@@ -78,15 +78,12 @@ fn send_by(node: &Node, cgroup: &std::path::Path, port: u16, how: &str) -> (Proc
 
 /// The time until a class is enforced.
 fn until_enforced(node: &Node, name: &str) -> Duration {
-    let begin = Instant::now();
-    loop {
+    let took = wait_within(EVENT_TIMEOUT, || {
         let class = node.client().class(name).unwrap_or_else(|e| panic!("{name}: {e}"));
-        if class.handle.is_some() && class.not_enforced_because.is_none() {
-            return begin.elapsed();
-        }
-        assert!(begin.elapsed() < Duration::from_secs(3), "not enforced: {:?}", class.not_enforced_because);
-        sleep(Duration::from_millis(1));
-    }
+        let is_enforced = class.handle.is_some() && class.not_enforced_because.is_none();
+        if is_enforced { Ok(()) } else { Err(class.not_enforced_because) }
+    });
+    took.unwrap_or_else(|why| panic!("not enforced after {EVENT_TIMEOUT:?}: {why:?}"))
 }
 
 /// The rate of a class over some time, Mbit/s on the wire.
@@ -119,14 +116,10 @@ fn unit_is_shaped_at_once_also_after_each_restart() {
         let dir = units.make(&path);
         took.push(until_enforced(&node, "backup"));
         Units::remove(&dir);
-        let begin = Instant::now();
-        while node.class("backup").not_enforced_because.is_none() {
-            assert!(begin.elapsed() < EVENT_TIMEOUT, "an ended unit counts as running");
-            sleep(Duration::from_millis(1));
-        }
+        let is_over = || node.class("backup").not_enforced_because.is_some().then_some(()).ok_or(());
+        wait_within(EVENT_TIMEOUT, is_over).expect("an ended unit counts as running");
     }
     println!("a unit is enforced {took:.1?} after its cgroup is there");
-    assert!(took.iter().all(|took| *took < EVENT_TIMEOUT), "{took:?}");
 
     let dir = units.make(&path);
     let (sink, sender) = send(&node, &dir, 5301);

@@ -247,8 +247,8 @@ pub fn measure_unless_still<T: Debug>(
 /// # Errors
 /// What the last look missed. That look begins after the limit.
 pub fn wait_within<E>(limit: Duration, mut look: impl FnMut() -> Result<(), E>) -> Result<Duration, E> {
-    let stalls = (!in_virtual_time()).then(Stalls::watch);
     let begin = Instant::now();
+    let stalls = (!in_virtual_time()).then(Stalls::watch);
     loop {
         let now = Instant::now();
         let stood = stalls.as_ref().map_or(Duration::ZERO, |stalls| stalls.total(begin, now));
@@ -259,6 +259,12 @@ pub fn wait_within<E>(limit: Duration, mut look: impl FnMut() -> Result<(), E>) 
             Err(_) => thread::sleep(LOOK_EVERY),
         }
     }
+}
+
+/// Sleeps until the machine has run for this time. The time in which it stood still is added.
+pub fn sleep_running(time: Duration) {
+    // The only end is that of the time.
+    let _ = wait_within(time, || Err::<(), ()>(()));
 }
 
 fn measured_twice(place: &Location<'_>, stall: Duration, first: &impl Debug, second: &impl Debug) -> String {

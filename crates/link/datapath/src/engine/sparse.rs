@@ -27,8 +27,9 @@ const PREF: u16 = 1;
 const REST: u16 = 1;
 /// Major of a queue's own queue, beside the minor of the class.
 const FIFO: u16 = 0x4000;
-/// The time between two looks at the filter and the queues.
-const PATROL: Duration = Duration::from_secs(1);
+/// The time between two looks at the filter and the queues. Together with a tick it is less than the second within
+/// which damage is repaired.
+const PATROL: Duration = Duration::from_millis(650);
 /// A rate that moves by less than one part in this number is not written.
 const GRAIN: u64 = 8;
 
