@@ -25,14 +25,16 @@ fn link(node: &Node) -> LinkView {
     serde_json::from_str(&node.weir(&["link", "--json"])).expect("it is a view")
 }
 
-/// Waits until the agent has followed the default route to this link.
+/// Waits until the agent has followed the default route to this link, and told the first container's class so.
 #[track_caller]
 fn follows(node: &Node, device: &str) {
-    let looked = wait_within(Duration::from_millis(800), || {
-        let view = link(node);
-        if view.device == device { Ok(()) } else { Err(view.device) }
+    let took = wait_within(Duration::from_millis(800), || {
+        let (view, class) = (link(node), node.class("C1"));
+        // It is promised something on the first link alone.
+        let is_there = [class.enforced, class.policy.min.is_some()] == [device == UPLINK; 2];
+        if view.device == device && is_there { Ok(()) } else { Err((view.device, class)) }
     });
-    let took = looked.unwrap_or_else(|still| panic!("the agent stays on {still}, and not on {device}"));
+    let took = took.unwrap_or_else(|seen| panic!("the agent has not moved to {device}: {seen:?}"));
     println!("the agent is on {device} within {took:?}");
 }
 
@@ -186,8 +188,6 @@ fn agreements_downloads_and_capacities_stay_with_their_links() {
 
     route(&node, "add", UPLINK);
     follows(&node, UPLINK);
-    let is_enforced = || if node.class("C1").enforced { Ok(()) } else { Err(()) };
-    let _ = wait_within(Duration::from_millis(800), is_enforced);
     let class = node.class("C1");
     assert!(class.enforced, "{class:?}");
     assert_eq!(class.policy.min, Some(BitRate::mbit(30)), "its promise is back");
