@@ -99,7 +99,7 @@ impl Seen {
     }
 }
 
-/// Whether so much time passed between two beats that the processor stood still.
+/// Whether the time between two beats is that of a stall.
 fn is_stall((last, now): &(Instant, Instant)) -> bool {
     now.saturating_duration_since(*last) > BEAT + MIN_STALL
 }
