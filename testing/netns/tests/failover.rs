@@ -32,9 +32,9 @@ fn follows(node: &Node, device: &str) {
         let (view, class) = (link(node), node.class("C1"));
         // It is promised something on the first link alone.
         let is_there = [class.enforced, class.policy.min.is_some()] == [device == UPLINK; 2];
-        if view.device == device && is_there { Ok(()) } else { Err((view.device, class)) }
+        if view.device == device && is_there { Ok(()) } else { Err(format!("{}, {class:?}", view.device)) }
     });
-    let took = took.unwrap_or_else(|seen| panic!("the agent has not moved to {device}: {seen:?}"));
+    let took = took.unwrap_or_else(|seen| panic!("the agent has not moved to {device}: {seen}"));
     println!("the agent is on {device} within {took:?}");
 }
 
