@@ -130,9 +130,8 @@ impl Stalls {
                 // A thread that may not be pinned beats on another processor.
                 let _ = pin_to(processor);
                 set_realtime();
-                let mut last = Instant::now();
-                seen.lock().unwrap_or_else(PoisonError::into_inner).beats[processor] = last;
                 begun.wait();
+                let mut last = Instant::now();
                 while !end.load(Ordering::Relaxed) {
                     thread::sleep(BEAT);
                     let now = Instant::now();
@@ -146,6 +145,9 @@ impl Stalls {
         };
         let threads = (0..processors).map(beat).collect();
         begun.wait();
+        // A thread may have waited long for the others.
+        let now = Instant::now();
+        seen.lock().unwrap_or_else(PoisonError::into_inner).beats.iter_mut().for_each(|beat| *beat = now);
         Stalls { seen, end, threads }
     }
 
