@@ -9,6 +9,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
+use http_body_util::BodyExt;
 use support::{
     Registry, RegistryFault, digest,
     redis::RedisServer,
@@ -382,4 +383,40 @@ fn tag_of_a_shared_directory_is_read_without_all_others() {
     std::fs::remove_file(&stuck).unwrap();
     asking.join().unwrap();
     assert_eq!(seen, Ok((Some(after), false)));
+}
+
+/// The removal of the package stops the mirror while it serves. A stop drops all that it does, as here.
+#[tokio::test]
+async fn node_that_is_removed_while_it_serves_leaves_all_to_the_others() {
+    const SIZE: usize = 24 << 20;
+    let mut world = world(2, 64 << 20).await;
+    let whole = world.registry.image(APP, "1", 40, &[SIZE]);
+    world.nodes[1].puller().pull(APP, "1").await.unwrap();
+    let coming = world.registry.image(APP, "2", 41, &[2_000_000]);
+    world.nodes[0].puller().get(&format!("/v2/{APP}/manifests/2")).await;
+    world.registry.trouble(RegistryFault::Slow(Duration::from_millis(40)));
+    let path = |blob: &weir_image::Digest| format!("/v2/{APP}/blobs/{blob}");
+    let serving = world.nodes[0].puller();
+    let mut sent = serving.send("GET", &path(&whole.layers[0]), &[]).await.into_body();
+    sent.frame().await.unwrap().unwrap();
+    let blob = coming.layers[0].clone();
+    let leading = tokio::spawn(async move { serving.blob(APP, &blob).await });
+    world.reaches(0, 200_000).await;
+    let begun = Instant::now();
+    world.nodes[0].kill();
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    // No client takes a part for the whole.
+    assert!(sent.collect().await.is_err());
+    assert!(leading.await.unwrap().body.is_err());
+    for made in [&whole, &coming] {
+        let got = world.nodes[1].puller().blob(APP, &made.layers[0]).await;
+        assert_eq!(digest(got.bytes()), made.layers[0]);
+    }
+    assert_eq!(world.whole(&whole.layers[0]), 1, "the blob that was being sent stays");
+    assert_eq!(files(world.root(0), &["part", "trash"]), Vec::<std::path::PathBuf>::new());
+    // Its claims are void after a while, and take no room from the others.
+    let store = world.nodes[1].mirror.store();
+    let later = now_utc().after(Duration::from_secs(120));
+    store.tick(later).unwrap();
+    assert_eq!(store.usage(later).unwrap().reserved, 0);
 }

@@ -171,10 +171,23 @@ pub(super) fn sending_bytes(body: Body, busy: Busy) -> UnsyncBoxBody<Bytes, io::
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::FileExt;
+    use std::{fs::File, os::unix::fs::FileExt, sync::Mutex};
 
-    use super::*;
-    use crate::{Image, download::Running};
+    use hyper::{Response, server::conn::http1, service::service_fn};
+    use hyper_util::rt::TokioIo;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::{super::wire::Wire, piece::PIECE, *};
+    use crate::{
+        Digest, Image,
+        digest::Algorithm,
+        download::Running,
+        now_utc,
+        store::{Budget, PolicyKind, Store},
+    };
 
     /// A client of a download, and 100 bytes that came.
     fn client() -> (tokio::sync::watch::Sender<Progress>, Body, impl Fn(u64, u64) -> Progress) {
@@ -215,5 +228,60 @@ mod tests {
         let rest = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(rest.remaining(), 40);
         assert!(body.frame().await.is_none());
+    }
+
+    /// The end of the main thread's stack in this process's memory. Nothing is after it: reads fail with EIO there.
+    fn end_of_memory() -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let stack = maps.lines().find(|line| line.ends_with("[stack]")).expect("a stack");
+        let range = stack.split_once(' ').unwrap().0;
+        u64::from_str_radix(range.split_once('-').unwrap().1, 16).unwrap()
+    }
+
+    /// The head and the body that a client gets of this answer, until its connection ends.
+    async fn received(body: Body, length: u64) -> (String, Vec<u8>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let queue = Queue::default();
+        let wire = Wire::new(stream, queue.clone(), Duration::from_secs(30));
+        let body = Mutex::new(Some(body));
+        let answer = service_fn(|_| {
+            let body = body.lock().unwrap().take().expect("one request");
+            let sent = sending(body, Busy::mark(&Arc::default()), queue.clone());
+            async move { Response::builder().header("content-length", length).body(sent) }
+        });
+        let serving =
+            http1::Builder::new().max_buf_size(64 << 10).serve_connection(TokioIo::new(wire), answer);
+        let asking = async {
+            client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+            let mut got = Vec::new();
+            let _ = client.read_to_end(&mut got).await;
+            got
+        };
+        let both = async { tokio::join!(serving, asking).1 };
+        let got = timeout(Duration::from_secs(30), both).await.expect("it ends");
+        let head = got.windows(4).position(|end| end == b"\r\n\r\n").expect("a head") + 4;
+        (String::from_utf8(got[..head].to_vec()).unwrap(), got[head..].to_vec())
+    }
+
+    #[tokio::test]
+    async fn read_error_inside_a_body_cuts_it_and_the_next_request_gets_all() {
+        let (dir, now) = (tempfile::tempdir().unwrap(), now_utc());
+        let store = Store::share(dir.path(), "a", Budget::of(64 << 20), PolicyKind::Lru, now).unwrap().0;
+        let bytes: Vec<u8> = (0..3 * PIECE).map(|n| (n % 251) as u8).collect();
+        let digest = Digest::of(Algorithm::Sha256, &bytes);
+        store.put(&digest, &bytes, 1, now).unwrap();
+        let blob = store.open_blob(&digest, now).unwrap().unwrap();
+        let bad = blob.over(File::open("/proc/self/mem").unwrap());
+        let (piece, end) = (PIECE as u64, end_of_memory());
+        let body = of_blob(bad, end - piece..end + piece, Arc::default());
+        let (head, got) = received(body, 2 * piece).await;
+        assert!(head.starts_with("HTTP/1.1 200") && head.contains(&format!("content-length: {}", 2 * piece)));
+        assert_eq!(got.len(), PIECE, "all before the error, and no byte after it");
+        let again = store.open_blob(&digest, now_utc()).unwrap().expect("it stays");
+        assert!(!again.is_verified() && store.verify(&again, now_utc()).unwrap());
+        let (_, got) = received(of_blob(again, 0..3 * piece, Arc::default()), 3 * piece).await;
+        assert!(got == bytes, "{} bytes", got.len());
     }
 }

@@ -153,7 +153,7 @@ impl Store {
         let mut state = self.lock();
         if let Some(blob) = state.blobs.get_mut(&digest) {
             blob.verified = Some((fingerprint, now));
-            blob.checked = now;
+            (blob.checked, blob.unread) = (now, None);
             self.inner.note_check(&mut state, &digest, now);
         }
         drop(state);
@@ -161,12 +161,15 @@ impl Store {
         Ok(true)
     }
 
-    /// A file that cannot be read: taken away if its disk has lost it, an error else.
+    /// A file that cannot be read: taken away if its disk has lost it, an error else. Of a shared directory it
+    /// stays, because other nodes may read it well.
     pub(crate) fn unreadable(&self, check: &Check, why: io::Error) -> Result<(), StoreError> {
         if is_gone(&why) {
             return Ok(());
         }
-        if is_lost(&why) {
+        if self.is_shared() {
+            self.note_unread(&check.digest, &check.file, &why);
+        } else if is_lost(&why) {
             return self.quarantine(&check.digest, &check.file);
         }
         Err(io_error("read", &self.inner.layout.blob(&check.digest))(why))

@@ -1,7 +1,7 @@
 //! Statements of the nodes of a shared directory: each writes its own, and reads those of the others.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -21,6 +21,10 @@ pub(super) struct NodeReservations {
     pub(super) asking: u64,
     /// Bytes set aside for parts that it writes.
     pub(super) held: BTreeMap<Digest, u64>,
+    /// Those of `held` for a second copy of a blob that is there, because this node cannot read it. An earlier
+    /// version writes none.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) again: BTreeSet<Digest>,
     /// Bytes reserved for layers of images whose manifest it has served: they come once, from any
     /// node.
     pub(super) expected: BTreeMap<Digest, u64>,

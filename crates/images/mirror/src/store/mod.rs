@@ -16,11 +16,14 @@ mod reserve;
 mod room;
 mod shared;
 mod sources;
+mod unread;
 
 #[cfg(test)]
 mod policy_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unread_tests;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -34,7 +37,7 @@ use std::{
 
 use tokio::sync::broadcast;
 
-use crate::{Digest, Source, Utc};
+use crate::{Digest, Source, Utc, now_utc};
 
 use bounds::on_disk;
 pub use check::ScrubBatch;
@@ -50,6 +53,7 @@ use reserve::Reservation;
 pub use room::Budget;
 use shared::Others;
 use sources::Sources;
+use unread::Unread;
 pub use weir_cache::PolicyKind;
 
 /// The time after which a blob is hashed again before it is served.
@@ -133,6 +137,8 @@ struct Blob {
     is_copy: bool,
     /// The sources that have delivered it; none until they are read.
     sources: Option<Sources>,
+    /// This node could not read its file; only of a shared directory.
+    unread: Option<Unread>,
 }
 
 impl Blob {
@@ -150,6 +156,7 @@ impl Blob {
             is_manifest: false,
             is_copy: false,
             sources: None,
+            unread: None,
         }
     }
 }
@@ -215,10 +222,14 @@ impl Opened {
     }
 
     /// Takes it away if a read for a client failed because its disk has lost it: the next client has it fetched
-    /// again. Blocks for as long as the disk takes.
+    /// again. A blob that several nodes share stays. Blocks for as long as the disk takes.
     pub(crate) fn unreadable(&self, why: &io::Error) {
         let Some(inner) = self.store.upgrade().filter(|_| check::is_lost(why)) else { return };
-        if let Err(e) = (Store { inner }).quarantine(&self.digest, &self.file) {
+        let store = Store { inner };
+        if store.is_shared() {
+            return store.note_unread(&self.digest, &self.file, why);
+        }
+        if let Err(e) = store.quarantine(&self.digest, &self.file) {
             tracing::warn!(
                 "{} cannot be read, and cannot be removed: {}",
                 self.digest,
@@ -371,7 +382,7 @@ impl Store {
     /// [`StoreError::Io`].
     pub fn open_blob(&self, digest: &Digest, now: Utc) -> Result<Option<Opened>, StoreError> {
         let mut state = self.lock();
-        if !self.inner.knows(&mut state, digest) {
+        if !self.inner.knows_at(&mut state, digest, now) {
             return Ok(None);
         }
         let path = self.inner.layout.blob(digest);
@@ -396,7 +407,8 @@ impl Store {
         }
         let mut is_verified =
             blob.verified.is_some_and(|(then, at)| then == fingerprint && now.since(at) < SCRUB);
-        if !is_verified && self.inner.is_sealed(digest, fingerprint, now) {
+        // The seal tells of the file, not of this node's way to it.
+        if !is_verified && blob.unread.is_none() && self.inner.is_sealed(digest, fingerprint, now) {
             blob.verified = Some((fingerprint, now));
             is_verified = true;
         }
@@ -512,7 +524,14 @@ impl Store {
 impl Inner {
     /// Whether a blob is here; of a shared directory, also if another node has brought it just now.
     fn knows(&self, state: &mut State, digest: &Digest) -> bool {
-        state.blobs.contains_key(digest) || (self.layout.is_shared() && self.notice(state, digest))
+        self.knows_at(state, digest, now_utc())
+    }
+
+    fn knows_at(&self, state: &mut State, digest: &Digest, now: Utc) -> bool {
+        if state.blobs.contains_key(digest) {
+            return !self.is_given_up(state, digest, now);
+        }
+        self.layout.is_shared() && self.notice(state, digest)
     }
 }
 

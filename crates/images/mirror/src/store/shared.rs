@@ -131,8 +131,11 @@ impl Inner {
     pub(super) fn claim(&self, state: &mut State, asking: u64, now: Utc) -> Result<(), StoreError> {
         let Some(others) = &mut state.others else { return Ok(()) };
         others.fresh.expire(now);
-        let (mut held, mut expected) = (BTreeMap::new(), BTreeMap::new());
+        let (mut held, mut expected, mut again) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         for (digest, reservation) in &state.reserved {
+            if state.blobs.contains_key(digest) {
+                again.insert(digest.clone());
+            }
             let of = if reservation.is_expected() { &mut expected } else { &mut held };
             of.insert(digest.clone(), reservation.room());
         }
@@ -141,7 +144,7 @@ impl Inner {
         let reading = state.blobs.iter().filter(|(_, b)| is_read(b)).map(|(digest, _)| digest);
         let reading = reading.chain(open_after_evict.map(|(digest, _)| digest)).cloned().collect();
         let (beat, first, fresh) = (others.mine.beat + 1, others.fresh.first, others.fresh.text.clone());
-        others.mine = NodeReservations { beat, asking, held, expected, first, fresh, reading };
+        others.mine = NodeReservations { beat, asking, held, again, expected, first, fresh, reading };
         let text = serde_json::to_vec(&others.mine).unwrap_or_default();
         let file = self.layout.dir("claims").join(self.layout.node());
         // Read by others, and of no use after a crash: it need not be on the disk.
@@ -191,22 +194,25 @@ impl Inner {
         others.awaited.retain(|digest, until| {
             !state.blobs.contains_key(digest) && !self.notice(state, digest) && now < *until
         });
-        let mut held: Vec<(&Digest, u64)> = Vec::new();
+        let mut held: Vec<(&Digest, u64, bool)> = Vec::new();
         let mut expected: BTreeMap<&Digest, u64> = BTreeMap::new();
         let mut bytes = 0u64;
         for claims in others.alive() {
             bytes = bytes.saturating_add(claims.asking);
-            held.extend(claims.held.iter().map(|(digest, size)| (digest, *size)));
+            let again = |digest| claims.again.contains(digest);
+            held.extend(claims.held.iter().map(|(digest, size)| (digest, *size, again(digest))));
             expected.extend(claims.expected.iter().map(|(digest, size)| (digest, *size)));
         }
-        for (digest, _) in &held {
+        for (digest, ..) in &held {
             // It comes: no need to keep room for it here too.
             state.forget_expected(digest);
             expected.remove(digest);
         }
         expected
             .retain(|digest, _| !state.blobs.contains_key(*digest) && !state.reserved.contains_key(*digest));
-        let sizes = held.iter().filter(|(d, _)| !state.blobs.contains_key(*d)).map(|(_, size)| size);
+        let is_more =
+            |(digest, _, again): &&(&Digest, u64, bool)| *again || !state.blobs.contains_key(*digest);
+        let sizes = held.iter().filter(is_more).map(|(_, size, _)| size);
         bytes = sizes.chain(expected.values()).fold(bytes, |sum, size| sum.saturating_add(*size));
         for dir in list(&self.layout.dir("part"))? {
             for path in list(&dir)? {
