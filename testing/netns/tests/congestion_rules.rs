@@ -1,10 +1,16 @@
 //! Rules of congestion control come and go: what is refused changes nothing, and nothing is lost when a
 //! rule is removed in the flow or the agent is killed; what trials know outlives it.
 
-use std::{net::TcpListener, time::Instant};
+use std::{
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    time::{Duration, Instant},
+};
 
 use nix::sys::resource::{Resource, setrlimit};
+use weir_bpf::{CongestionTrial, LocalPrefix};
 use weir_cc::{Direction, Origin};
+use weir_datapath::congestion::{Congestion, SocketOwners};
+use weir_discovery::NetnsRef;
 use weir_netlab::topology::{Family, Spec};
 use weir_netns_tests::{
     Node,
@@ -277,4 +283,53 @@ fn few_connections_try_algorithms_and_results_outlive_the_agent() {
     let said = node.weir(&["cc", "explain", &server.to_string()]);
     assert!(said.contains("uses cubic"), "{said}");
     assert!(node.agent().stop());
+}
+
+/// A place is free again when its connection has ended, also if that never was one.
+#[test]
+fn connections_never_established_leave_their_places_in_a_trial() {
+    if !can_choose() {
+        return;
+    }
+    let node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+    let (from, server) = (node.netns("C1"), node.topology.server_address(Family::V4));
+    let IpAddr::V4(server) = server else { unreachable!("an address of IPv4") };
+    let network = u32::from(server) & !255;
+    let [refused, silent] = [server, (network | 250).into()].map(|to| SocketAddr::from((to, 9)));
+    let ended = node.topology.node().within(|| {
+        let mut hold = Congestion::open().expect("the kernel takes the programs");
+        let netns = NetnsRef::at(&from.path()).expect("it is there");
+        let owners = SocketOwners { namespaces: vec![(netns, 7)], ..SocketOwners::default() };
+        hold.apply(&owners, &[]).expect("they are attached");
+        let name = |of: &str| std::array::from_fn(|at| of.as_bytes().get(at).copied().unwrap_or(0));
+        let trial = CongestionTrial {
+            to: LocalPrefix { network: IpAddr::from(network.to_be_bytes()), len: 24 },
+            turn: 3,
+            share: u32::MAX,
+            tries: true,
+            slot: 0,
+            rank: 0,
+            after_bytes: 0,
+            window_segments: 0,
+            start: name("reno"),
+            then: name("reno"),
+        };
+        hold.limit_drawn(0, 20).expect("the map is there");
+        hold.try_out(&[trial]).expect("the map is there");
+        for (to, patience_ms) in [(refused, 5000), (refused, 5000), (silent, 200)] {
+            let tried = from.within(|| TcpStream::connect_timeout(&to, Duration::from_millis(patience_ms)));
+            tried.expect("is there").expect_err("no one answers");
+        }
+        let mut records = Vec::new();
+        wait_for("all three have ended", || {
+            records.extend(hold.records().expect("they are read"));
+            (records.len() >= 3).then_some(())
+        });
+        let drawn = hold.drawn(0).expect("the map is there");
+        hold.remove().expect("it goes");
+        (records, drawn)
+    });
+    let (records, drawn) = ended.expect("is there");
+    let known: Vec<_> = records.iter().map(|r| (r.turn, r.tried, r.drawn, r.is_established())).collect();
+    assert_eq!((known, drawn), (vec![(3, true, true, false); 3], 3), "{records:?}");
 }

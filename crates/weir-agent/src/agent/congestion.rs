@@ -181,6 +181,9 @@ impl CongestionControl {
             if record.drawn {
                 self.advisor.ended(record.turn);
             }
+            if !record.is_established() {
+                continue;
+            }
             let Some(flow) = self.flow(&record, now_ms, generation) else { continue };
             self.ended += 1;
             self.tried += u64::from(flow.tried);

@@ -238,6 +238,9 @@ impl Learner {
             if record.drawn {
                 self.advisor.ended(record.turn);
             }
+            if !record.is_established() {
+                continue;
+            }
             if let Some(flow) = shapes::flow(&record, None, 0, generation) {
                 self.advisor.observe(record.turn, record.tried, &flow);
             }

@@ -41,6 +41,7 @@
 #define INFINITE_SSTHRESH 0x7fffffff
 #define SNDCWND_CLAMP 1002	/* TCP_BPF_SNDCWND_CLAMP */
 #define CALLS (BPF_SOCK_OPS_RTT_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG)
+#define DRAWN 2
 
 struct flow { /* of one socket */
 	__u64 began_ns;
@@ -165,7 +166,7 @@ static __always_inline int will_pass(const struct flow *flow, __u64 after_bytes)
 	return after_bytes && flow->will_send_bytes > after_bytes;
 }
 
-/* A connection begins; 0 if weir has nothing to do with it. */
+/* A connection begins; 0 if weir has nothing to do with it, DRAWN if a trial has drawn it. */
 static __always_inline int begin(struct bpf_sock_ops *ctx, struct sock *sk, struct bpf_sock *full, __u8 direction)
 {
 	const struct weir_cc_config *cfg = config();
@@ -217,7 +218,7 @@ static __always_inline int begin(struct bpf_sock_ops *ctx, struct sock *sk, stru
 		window = rule->window_segments;
 		flow->number = rule->number;
 	} else {
-		return 1;
+		return flow->tried ? DRAWN : 1;
 	}
 	if (will_pass(flow, after_bytes)) {
 		start = then;
@@ -235,7 +236,7 @@ static __always_inline int begin(struct bpf_sock_ops *ctx, struct sock *sk, stru
 	copy(flow->set, start);
 	copy(flow->then, then);
 	COUNT(set);
-	return 1;
+	return flow->tried ? DRAWN : 1;
 }
 
 /* The rules have changed since: what is to come is as they say now; what was, stays. */
@@ -373,7 +374,9 @@ int weir_congestion(struct bpf_sock_ops *ctx)
 		return 1;
 	switch (op) {
 	case BPF_SOCK_OPS_TCP_CONNECT_CB:
-		begin(ctx, (struct sock *)tp, full, WEIR_CC_OUT);
+		/* Its place in a trial is free again if it is never established. */
+		if (begin(ctx, (struct sock *)tp, full, WEIR_CC_OUT) == DRAWN)
+			bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
 		break;
 	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
 		if (begin(ctx, (struct sock *)tp, full, WEIR_CC_IN))

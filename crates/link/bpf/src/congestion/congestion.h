@@ -90,7 +90,8 @@ _Static_assert(sizeof(struct weir_cc_trial) == 64, "user space maps this layout"
 #define WEIR_CC_TRIED 1		/* it used what its turn tries */
 #define WEIR_CC_DRAWN 2		/* it was drawn in a turn that tries nothing */
 
-struct weir_cc_record { /* of a connection whose last byte sent is acknowledged, or that was reset */
+/* Of a connection whose last byte sent is acknowledged, or that was reset; of a trial's also if it was never established. */
+struct weir_cc_record {
 	__u64 took_ns;		/* since the first SYN, or since it was accepted */
 	__u64 sent_bytes;	/* payload, acknowledged */
 	__u64 received_bytes;

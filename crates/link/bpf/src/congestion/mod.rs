@@ -288,6 +288,13 @@ const TRIED: u8 = 1;
 const FLOW: usize = 128;
 
 impl CongestionRecord {
+    /// Whether the far end answered. The handshake of one that did is a sample of the round trip, unless its SYN was
+    /// sent again.
+    #[must_use]
+    pub fn is_established(&self) -> bool {
+        self.sent_bytes > 0 || self.received_bytes > 0 || self.smoothed_rtt_us > 0
+    }
+
     fn read(bytes: &[u8]) -> Option<CongestionRecord> {
         let bytes: &[u8; RECORD] = bytes.get(..RECORD)?.try_into().ok()?;
         let long = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight"));
