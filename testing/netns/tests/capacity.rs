@@ -93,6 +93,17 @@ fn older_agreement_keeps_its_minimum_when_the_capacity_falls() {
     let server = node.topology.server_address(Family::V4);
     let send = |label| Stream::udp(node.netns(label), node.topology.srv(), server, Rate::Unlimited);
     let streams = ["C1", "C2"].map(send);
+    let plan = node.weir(&["link", "set", "capacity=35mbit", "--dry-run"]);
+    let c1 = node.name("C1");
+    for line in [
+        format!("! {c1}: its minimum of 40mbit is not promised"),
+        "older agreements leave 5mbit".to_owned(),
+        "agreements above the reservable part".to_owned(),
+    ] {
+        assert!(plan.contains(&line), "{line}:\n{plan}");
+    }
+    assert!(!plan.contains(&format!("! {}", node.name("C2"))), "the older one keeps its minimum:\n{plan}");
+    assert_eq!(floors(&node), [mbit(40), mbit(30)], "a plan changes nothing");
     node.weir(&["link", "set", "capacity=35mbit"]);
     sleep(SETTLES);
     assert_eq!(floors(&node), [None, mbit(30)]);

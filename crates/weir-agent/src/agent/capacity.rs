@@ -253,9 +253,12 @@ impl Agent {
 
     /// The effect of these capacities by hand.
     pub(super) fn plan_by_hand(&self, set: &ByHand) -> Plan {
-        let up = self.with_capacity(set);
-        let down = self.download_with_capacity(&up);
-        self.plan_tables(&up, down.as_ref())
+        let mut up = self.with_capacity(set);
+        let mut down = self.download_with_capacity(&up);
+        let excess = self.plan_agreements(&mut up, down.as_mut());
+        let mut plan = self.plan_tables(&up, down.as_ref());
+        plan.settings.extend(excess);
+        plan
     }
 
     /// The class table with these capacities by hand.

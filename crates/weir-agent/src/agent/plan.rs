@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, path::Path};
 
+use weir_agree::Direction;
 use weir_api::{
     ConfigurationText, Error, ErrorCode, Plan, PlannedChange, PlannedSetting, PlannedState, PolicyView,
     SetPolicies,
@@ -116,7 +117,33 @@ impl Agent {
         let mut up = self.classes.clone();
         up.reconfigure(config);
         up.update(discovery.classes, is_complete);
-        Ok(self.plan_tables(&up, down.as_ref()))
+        let mut down = down;
+        let excess = self.plan_agreements(&mut up, down.as_mut());
+        let mut plan = self.plan_tables(&up, down.as_ref());
+        plan.settings.extend(excess);
+        Ok(plan)
+    }
+
+    /// Applies the agreements to planned class tables, whose links have other capacities. Answers what would be
+    /// promised to them above the reservable part, where that changes.
+    pub(super) fn plan_agreements(
+        &self,
+        up: &mut ClassTable,
+        down: Option<&mut ClassTable>,
+    ) -> Vec<PlannedSetting> {
+        let Some(agreements) = &self.agreements else { return Vec::new() };
+        let now = self.moment().utc;
+        let tables = [(Direction::Upload, Some(up), ""), (Direction::Download, down, " of download")];
+        let excess = tables.into_iter().filter_map(|(direction, table, of)| {
+            let after = agreements.plan(table?, direction, now);
+            let before = agreements.excess(direction, now);
+            setting(
+                &format!("agreements above the reservable part{of}"),
+                before.to_string(),
+                after.to_string(),
+            )
+        });
+        excess.collect()
     }
 
     /// The classes of the download under another configuration. `None` if it does not share the download.

@@ -32,7 +32,7 @@ use weir_units::{BitRate, Instant};
 use self::{enforce::Counted, watch::LinkSeen};
 use super::{
     class_key::ClassKey,
-    class_table::{Agreed, own_class},
+    class_table::{Agreed, ClassTable, own_class},
     maker::{Maker, Owner},
     store::{Store, StoreError},
 };
@@ -198,11 +198,16 @@ impl Agreements {
     /// Sets the sum of the promises to classes without an agreement in one direction.
     pub(crate) fn promised_to_classes(&mut self, direction: Direction, promised: BitRate) {
         let Some(link) = self.link_of(direction) else { return };
-        let theirs = self.rules.promisable(link).saturating_sub(self.rules.reservable.of(link.assured()));
-        let elsewhere = promised.saturating_sub(theirs);
+        let elsewhere = self.beyond_their_part(link, promised);
         if self.elsewhere.insert(direction, elsewhere) != Some(elsewhere) {
             self.limit();
         }
+    }
+
+    /// The part of the promises to classes that reduces what agreements may get.
+    fn beyond_their_part(&self, link: &config::Link, promised: BitRate) -> BitRate {
+        let theirs = self.rules.promisable(link).saturating_sub(self.rules.reservable.of(link.assured()));
+        promised.saturating_sub(theirs)
     }
 
     fn limit(&mut self) {
@@ -598,7 +603,11 @@ impl Agreements {
     /// The agreements to enforce now in one direction, the oldest first. Where the capacity is less than all their
     /// minima, the oldest have theirs, and the others are suspended until they fit again.
     pub(crate) fn in_force(&self, direction: Direction, now: Utc) -> Vec<Agreed> {
-        let Some(link) = self.link_of(direction) else { return Vec::new() };
+        self.link_of(direction).map_or_else(Vec::new, |link| self.in_force_on(link, direction, now))
+    }
+
+    /// As [`Agreements::in_force`], on a link with other capacities.
+    fn in_force_on(&self, link: &config::Link, direction: Direction, now: Utc) -> Vec<Agreed> {
         let agreed = |f: weir_agree::InForce<'_>| Agreed {
             id: f.id.clone(),
             selector: f.selector.clone(),
@@ -654,6 +663,18 @@ impl Agreements {
     /// The part of these promises above the reservable rate.
     pub(crate) fn excess(&self, direction: Direction, now: Utc) -> BitRate {
         self.promised(direction, now).saturating_sub(self.ledger.calendar(direction).limits().reservable())
+    }
+
+    /// Applies the agreements to a planned class table of one direction, as they would be in force on its link.
+    /// Returns the promises above the rate that could be reserved there.
+    pub(crate) fn plan(&self, table: &mut ClassTable, direction: Direction, now: Utc) -> BitRate {
+        let promised = self.promised(direction, now);
+        let agreed = self.in_force_on(&table.config().link, direction, now);
+        table.agree(agreed, promised);
+        let link = &table.config().link;
+        let elsewhere = self.beyond_their_part(link, table.promised_to_classes());
+        let limits = self.rules.limits(link, elsewhere);
+        limits.map_or(BitRate::ZERO, |limits| promised.saturating_sub(limits.reservable()))
     }
 
     /// The next moment at which an agreement begins or ends.

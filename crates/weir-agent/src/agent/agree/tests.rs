@@ -311,6 +311,30 @@ fn minima_that_a_smaller_capacity_cannot_hold_are_suspended_by_age() {
     assert_eq!(status.in_force.map(|force| force.min), Some(BitRate::ZERO));
 }
 
+/// The plan is about another capacity, and leaves the agreements as they are.
+#[test]
+fn plan_of_a_smaller_capacity_suspends_the_agreements_that_it_cannot_hold() {
+    let mut stored = StoredAgreements::new();
+    let StoredAgreements { agreements, store, .. } = &mut stored;
+    for (n, (name, mbit)) in [("web", 30), ("db", 40)].into_iter().enumerate() {
+        agreements.offer(&client(), None, offer(name, mbit), store, moment(n as u64)).unwrap();
+    }
+    let (now, none) = (moment(9).utc, BitRate::ZERO);
+    let mut config = config("");
+    for (capacity, suspended, excess) in
+        [(100, [None; 2], 0), (50, [None, Some(BitRate::mbit(20))], 25_000), (75, [None; 2], 2_500)]
+    {
+        config.link.capacity = BitRate::mbit(capacity);
+        let (set, minors) = (Default::default(), Default::default());
+        let mut table = ClassTable::new(config.clone(), set, minors, Default::default(), none);
+        let above = agreements.plan(&mut table, Direction::Upload, now);
+        let of: Vec<Option<BitRate>> = table.agreements().iter().map(|one| one.suspended).collect();
+        assert_eq!((of, above), (suspended.to_vec(), BitRate::kbit(excess)), "{capacity} Mbit/s");
+    }
+    assert!(agreements.in_force(Direction::Upload, now).iter().all(|one| one.suspended.is_none()));
+    assert_eq!(agreements.excess(Direction::Upload, now), none);
+}
+
 /// Its use and its renewal are reported once each. Days and months count apart.
 #[test]
 fn quota_is_told_once_each_way_by_day_and_by_month() {
