@@ -7,7 +7,7 @@ use std::{
     collections::BTreeSet,
     ffi::{OsStr, OsString},
     fmt, fs,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     str::FromStr,
 };
 
@@ -119,6 +119,23 @@ impl SliceName {
     }
 }
 
+impl UnitName {
+    /// The name of its cgroup.
+    #[must_use]
+    pub fn cgroup_name(&self) -> String {
+        escape(&self.0)
+    }
+
+    /// Whether a path is its cgroup, if it has one there: in slices alone. The system's manager has each unit once.
+    #[must_use]
+    pub fn is_at(&self, path: &Path) -> bool {
+        let parents = path.parent().into_iter().flat_map(Path::components);
+        let names = parents.filter(|part| matches!(part, Component::Normal(_)));
+        path.file_name().is_some_and(|name| *name == *self.cgroup_name())
+            && names.map(|part| part.as_os_str()).all(is_slice)
+    }
+}
+
 /// The result of a search for a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Search {
@@ -134,7 +151,7 @@ pub struct Search {
 /// the same names, are not found.
 #[must_use]
 pub fn search(mount: &Cgroup2, unit: &UnitName) -> Search {
-    let wanted = escape(&unit.0);
+    let wanted = unit.cgroup_name();
     let mut search = Search { name: wanted.clone().into(), ..Search::default() };
     let mut waiting = vec![(PathBuf::from("/"), 0)];
     while let Some((slice, depth)) = waiting.pop() {

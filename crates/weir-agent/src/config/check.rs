@@ -102,6 +102,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         }
         class.layer().policy().map_err(|e| fault(what, e))?;
     }
+    check_units(&config.classes)?;
     if let Some(agreements) = &config.agreements {
         agreements::check(agreements, link)?;
         if agreements.ceiling(link).is_some() && names.contains(OTHER) {
@@ -202,6 +203,25 @@ fn check_paths(agent: &Agent) -> Result<(), Fault> {
         let detail =
             format!("the path has {length} bytes, and that of a socket has at most {MAX_SOCKET_PATH}");
         return Err(fault("[agent] socket", detail));
+    }
+    Ok(())
+}
+
+/// Checks that no class names by its path the cgroup of another class's unit.
+fn check_units(classes: &[ClassConfig]) -> Result<(), Fault> {
+    let of_units: Vec<_> = classes.iter().filter_map(|class| Some((class, class.unit.as_ref()?))).collect();
+    for (n, class) in classes.iter().enumerate() {
+        let Some(path) = cgroup_of(class) else { continue };
+        let Some((other, unit)) = of_units.iter().find(|(_, unit)| unit.is_at(&path)) else { continue };
+        let is_first = classes[..n].iter().any(|before| before.name == other.name);
+        let [first, second] = if is_first { [*other, class] } else { [class, *other] };
+        let detail = format!(
+            "cgroup {0} is that of unit {unit} and belongs to class {1} already, and one class gets its packets: remove \
+             one of the two, or name a cgroup below {0}",
+            path.display(),
+            first.name
+        );
+        return Err(fault(format!("[[class]] {}", second.name), detail));
     }
     Ok(())
 }

@@ -378,6 +378,36 @@ fn two_classes_on_one_cgroup_are_refused_with_its_path() {
     }
 }
 
+/// The system's manager has each unit once, in one slice or another. Those of users and of containers are others.
+#[test]
+fn unit_of_one_class_and_its_cgroup_of_another_are_refused() {
+    let two = |one: &str, other: &str| {
+        parse(&format!("{LINK}[[class]]\nname = \"x1\"\n{one}\n[[class]]\nname = \"x2\"\n{other}\n"))
+    };
+    for (unit, path) in [
+        ("backup.service", "/system.slice/backup.service"),
+        ("backup.service", "//tenant.slice/tenant-a.slice/backup.service/"),
+        ("init.scope", "/init.scope"),
+        ("memory.service", "/system.slice/_memory.service"),
+    ] {
+        let [unit_line, cgroup] = [format!("unit = \"{unit}\""), format!("cgroup = \"{path}\"")];
+        for (one, other) in [(&unit_line, &cgroup), (&cgroup, &unit_line)] {
+            let error = two(one, other).expect_err(path);
+            let path = path.trim_end_matches('/').replace("//", "/");
+            let want =
+                format!("[[class]] x2: cgroup {path} is that of unit {unit} and belongs to class x1 already");
+            assert!(error.contains(&want), "{want}\n---\n{error}");
+        }
+    }
+    for path in [
+        "/system.slice/backup.service/sub",
+        "/system.slice/other.service",
+        "/user.slice/user-1000.slice/user@1000.service/app.slice/backup.service",
+    ] {
+        assert!(two("unit = \"backup.service\"", &format!("cgroup = \"{path}\"")).is_ok(), "{path}");
+    }
+}
+
 #[test]
 fn a_unit_or_a_slice_names_processes_once() {
     let class = |text: &str| parse(&format!("{LINK}[[class]]\nname = \"a\"\n{text}\n"));
