@@ -36,7 +36,7 @@ pub struct Quota {
 }
 
 /// A report that is further ahead of the clock comes from a clock that was wrong.
-const MAX_AHEAD: Duration = Duration::from_secs(3_600);
+pub(crate) const MAX_AHEAD: Duration = Duration::from_secs(3_600);
 
 /// The bytes sent in the day and in the month of the last report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -46,6 +46,22 @@ pub struct Usage {
     at: Utc,
     day: Bytes,
     month: Bytes,
+    /// A later day that the clock has left. A version before 2026-11-30 does not read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    left: Option<LeftDay>,
+}
+
+/// The bytes sent in a day before the clock was set back to an earlier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+struct LeftDay {
+    /// The last report.
+    at: Utc,
+    day: Bytes,
+    /// Sent in that day's month, if the clock went back to an earlier month.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    month: Option<Bytes>,
 }
 
 impl Usage {
@@ -55,7 +71,7 @@ impl Usage {
     pub fn add(self, sent: Bytes, at: Utc) -> Usage {
         let at = at.max(self.at);
         let sum = |now: Bytes| Bytes(now.0.saturating_add(sent.0));
-        Usage { at, day: sum(self.sent_in_day(at)), month: sum(self.sent_in_month(at)) }
+        Usage { at, day: sum(self.sent_in_day(at)), month: sum(self.sent_in_month(at)), ..self }
     }
 
     /// The same bytes, counted for the day and the month of `now`, if the last report is more than an hour ahead.
@@ -65,7 +81,36 @@ impl Usage {
     /// that had begun. They still count when it begins again, so that its quota is not given twice.
     #[must_use]
     pub(crate) fn set_back(self, now: Utc) -> Usage {
-        if self.is_ahead_of(now) { Usage { at: now, ..self } } else { self }
+        if !self.is_ahead_of(now) {
+            return self;
+        }
+        let month = (self.at.month() > now.month()).then_some(self.month);
+        let here = (self.at.day() > now.day()).then_some(LeftDay { at: self.at, day: self.day, month });
+        // The latest day was the present one before all steps.
+        let left = self.left.filter(|left| here.is_none_or(|here| left.at >= here.at)).or(here);
+        Usage { at: now, left, ..self }
+    }
+
+    /// The counts at `now`, if the day that the clock left has come again. Its bytes count after a step of the clock
+    /// to it (`is_step`), because the day had begun before. Without a step the clock was ahead when it counted them,
+    /// and the day starts with none.
+    #[must_use]
+    pub(crate) fn set_forward(self, now: Utc, is_step: bool) -> Usage {
+        let Some(left) = self.left.filter(|left| now >= left.at.day()) else { return self };
+        let usage = Usage { left: None, ..self };
+        if !is_step {
+            return usage;
+        }
+        let day = if left.at.day() == now.day() { left.day } else { Bytes(0) };
+        let month = left.month.filter(|_| left.at.month() == now.month()).unwrap_or_default();
+        let sum = |one: Bytes, other: Bytes| Bytes(one.0.saturating_add(other.0));
+        let (day, month) = (sum(day, self.sent_in_day(now)), sum(month, self.sent_in_month(now)));
+        Usage { at: now.max(self.at), day, month, ..usage }
+    }
+
+    /// Whether it remembers a day that the clock has left.
+    pub(crate) fn has_left_day(&self) -> bool {
+        self.left.is_some()
     }
 
     /// Whether the clock was set back by more than an hour since the last report.
@@ -172,6 +217,48 @@ mod tests {
         let usage = usage.add(Bytes(1), midnight);
         assert_eq!(usage.sent_in_day(midnight), Bytes(101));
         assert_eq!(QUOTA.used_up_until(&usage, midnight), Some(utc("2026-11-22T00:00:00Z")));
+    }
+
+    #[test]
+    fn quota_is_not_given_again_to_a_day_that_the_clock_left_for_another() {
+        let now = utc("2026-11-20T12:00:00Z");
+        let usage = Usage::default().add(Bytes(100), now);
+        for wrong in ["2026-11-19T12:00:00Z", "2026-11-20T01:00:00Z", "2026-10-03T12:00:00Z"].map(utc) {
+            let back = usage.set_back(wrong).add(Bytes(10), wrong);
+            assert!(QUOTA.used_up_until(&back, wrong).is_some(), "{wrong}");
+            let again = now.after(Duration::from_secs(60));
+            let right = back.set_forward(again, true);
+            assert_eq!(QUOTA.used_up_until(&right, again), Some(utc("2026-11-21T00:00:00Z")), "{wrong}");
+            assert!(!right.has_left_day());
+            // Bytes under the wrong clock count once, in the day or the month that it told.
+            let of_day = if wrong.day() == now.day() { 110 } else { 100 };
+            let of_month = if wrong.month() == now.month() { 110 } else { 100 };
+            let sent = (right.sent_in_day(again), right.sent_in_month(again));
+            assert_eq!(sent, (Bytes(of_day), Bytes(of_month)), "{wrong}");
+            let tomorrow = utc("2026-11-21T00:00:00Z");
+            assert_eq!(QUOTA.used_up_until(&right.add(Bytes(1), tomorrow), tomorrow), None);
+        }
+    }
+
+    #[test]
+    fn day_that_a_clock_ahead_has_counted_begins_anew_when_it_comes() {
+        let (now, ahead) = (utc("2026-11-20T12:00:00Z"), utc("2026-11-21T12:00:00Z"));
+        let usage = Usage::default().add(Bytes(100), ahead).set_back(now);
+        let midnight = utc("2026-11-21T00:00:00Z");
+        assert_eq!(usage.set_forward(now, true), usage, "that day has not come");
+        let tomorrow = usage.set_forward(midnight, false);
+        assert_eq!((tomorrow.sent_in_day(midnight), tomorrow.has_left_day()), (Bytes(0), false));
+    }
+
+    #[test]
+    fn usage_of_an_earlier_version_is_read_and_written_as_it_was() {
+        let text = r#"{"at":"2026-11-20T12:00:00Z","day":7,"month":9}"#;
+        let usage: Usage = serde_json::from_str(text).unwrap();
+        assert_eq!((usage.sent_in_day(usage.at), usage.left), (Bytes(7), None));
+        assert_eq!(serde_json::to_string(&usage).unwrap(), text);
+        let back = usage.set_back(utc("2026-11-19T12:00:00Z"));
+        let text = serde_json::to_string(&back).unwrap();
+        assert_eq!(serde_json::from_str::<Usage>(&text).unwrap(), back);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use weir_units::{Bytes, Instant};
 
 use crate::{
     Agreement, AgreementEvent, AgreementState, Calendar, Direction, GuaranteeState, Limits, Name, Offer,
-    Oversubscribed, ServiceState, Template, TermsError, Usage, Utc,
+    Oversubscribed, ServiceState, Template, TermsError, Usage, Utc, quota::MAX_AHEAD,
 };
 use directions::{Bookings, LinkReservations};
 use force::in_force;
@@ -129,6 +129,8 @@ pub struct AgreementLedger {
     used_up: BTreeSet<Name>,
     /// No report of sent bytes is later.
     last_report: Utc,
+    /// When the clock was last looked at.
+    looked: Utc,
     /// In a final state, by when it got there.
     closed: BTreeSet<(Utc, Name)>,
     of_party: BTreeMap<Name, usize>,
@@ -154,6 +156,7 @@ impl AgreementLedger {
             ending: BTreeSet::new(),
             used_up: BTreeSet::new(),
             last_report: Utc::MIN,
+            looked: Utc::MIN,
             closed: BTreeSet::new(),
             of_party: BTreeMap::new(),
             places: Places::default(),
@@ -504,6 +507,29 @@ impl AgreementLedger {
         self.last_report = self.last_report.max(at);
         self.note_quota(id, usage, Some(at));
         Ok(usage)
+    }
+
+    /// Looks at the clock, at least once an hour: a longer pause counts as a step of the clock. Days that come again after
+    /// the clock was set back are those of before. Returns the agreements whose usage is another one now.
+    pub fn set_usage_forward(&mut self, now: Utc) -> Vec<Name> {
+        let looked = std::mem::replace(&mut self.looked, now);
+        let is_step = now.since(looked) > MAX_AHEAD;
+        if now.day() == looked.day() {
+            return Vec::new();
+        }
+        let mut changed = Vec::new();
+        for entry in self.entries.values_mut().filter(|entry| entry.usage.has_left_day()) {
+            let usage = entry.usage.set_forward(now, is_step);
+            if usage != entry.usage {
+                entry.usage = usage;
+                changed.push((entry.agreement.id.clone(), usage));
+            }
+        }
+        self.revision += u64::from(!changed.is_empty());
+        for (id, usage) in &changed {
+            self.note_quota(id, *usage, Some(now));
+        }
+        changed.into_iter().map(|(id, _)| id).collect()
     }
 
     /// Counts bytes for the day and the month of `now` where their last report is more than an hour ahead,

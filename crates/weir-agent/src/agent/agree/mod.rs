@@ -501,6 +501,11 @@ impl Agreements {
             );
         }
         self.counted.extend(set_back);
+        let returned = self.ledger.set_usage_forward(now);
+        if let (Some(first), many) = (returned.first(), returned.len()) {
+            tracing::info!("a day comes again: {many} agreements count what they sent in it, {first} first");
+        }
+        self.counted.extend(returned);
         self.latest = self.latest.max(now);
         for change in self.ledger.advance(now) {
             self.unsaved.insert(change.id.clone());

@@ -374,6 +374,37 @@ fn quota_is_told_once_each_way_by_day_and_by_month() {
     assert_eq!(counted, (weir_units::Bytes(10), weir_units::Bytes(1_510)));
 }
 
+/// A clock that is a day behind for an hour, with a restart before it is right again or without one.
+#[test]
+fn quota_of_a_day_is_given_once_though_the_clock_leaves_it() {
+    for is_restarted in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config("");
+        let (noon, back, again, midnight) = (3 * 86_400, 2 * 86_400, 3 * 86_400 + 3_600, 4 * 86_400);
+        let mut store = Store::open(dir.path()).unwrap();
+        let mut agreements = Agreements::open(&config, &store, moment(noon).utc).unwrap().unwrap();
+        let mut limited = offer("web", 20);
+        let after = BitRate::mbit(2);
+        limited.terms.quota = Some(weir_agree::Quota { day: Some(Bytes(1_000)), month: None, after });
+        let id = agreements.offer(&client(), None, limited, &store, moment(noon)).unwrap().agreement.id;
+        agreements.advance(moment(noon).utc);
+        agreements.ledger.count(&id, Bytes(1_000), moment(noon).utc).unwrap();
+        agreements.advance(moment(back).utc);
+        agreements.save_counted(&store);
+        if is_restarted {
+            drop((agreements, store));
+            store = Store::open(dir.path()).unwrap();
+            agreements = Agreements::open(&config, &store, moment(back).utc).unwrap().unwrap();
+        }
+        agreements.advance(moment(again).utc);
+        let most =
+            |agreements: &Agreements, at| agreements.in_force(Direction::Upload, moment(at).utc)[0].max;
+        assert_eq!(most(&agreements, again), after, "restarted: {is_restarted}");
+        assert_eq!(most(&agreements, midnight), BitRate::mbit(20));
+        agreements.save_counted(&store);
+    }
+}
+
 /// A clock 400 days ahead, which is set back, and an agent that finds the usage of that clock in its database.
 #[test]
 fn quota_renews_at_midnight_after_the_clock_was_ahead_and_after_a_restart() {
