@@ -328,8 +328,12 @@ impl ClassTable {
                 return Err(bad(format!("class {} is there twice in one request", change.name)));
             }
             let PolicyChange { weight, min, max, .. } = change;
-            if !set.contains_key(&key) && (weight.is_some() || min.is_some() || max.is_some()) {
-                names.hand_out_kept(&mut set, &key);
+            if !set.contains_key(&key) {
+                if weight.is_none() && min.is_none() && max.is_none() {
+                    // It is about what arrives alone.
+                    continue;
+                }
+                names.hand_out_kept(&mut set, &key, self.awaited);
             }
             let layer = set.entry(key).or_default();
             layer.weight = weight.unwrap_or(layer.weight);
@@ -337,7 +341,8 @@ impl ClassTable {
             layer.max = max.unwrap_or(layer.max);
             layer.policy().map_err(|why| bad(format!("class {}: {why}", change.name)))?;
         }
-        set.retain(|_, layer| !layer.is_empty());
+        let kept = set.clone();
+        set.retain(|key, layer| !layer.is_empty() || names.is_exempt(&kept, key));
         let absent = |set: &SetLayers| set.keys().filter(|key| !names.is_present(key)).count();
         let (before, after) = (absent(&self.set), absent(&set));
         if after > MAX_ABSENT && after > before {
@@ -374,8 +379,12 @@ impl ClassTable {
         let names = self.names();
         let key = self.key_for(&names, name, false)?;
         let mut set = self.set.clone();
-        names.hand_out_kept(&mut set, &key);
-        set.remove(&key);
+        names.hand_out_kept(&mut set, &key, self.awaited);
+        if names.is_exempt(&set, &key) {
+            set.insert(key, Layer::default());
+        } else {
+            set.remove(&key);
+        }
         self.try_out(&set)?;
         Ok(set)
     }

@@ -295,6 +295,36 @@ fn unset_of_one_class_leaves_another_its_kept_policy() {
     assert_eq!((in_mbit(&table, "docker:web"), in_mbit(&table, "netns:web")), ((3, 1, 5), (1, 0, 0)));
 }
 
+/// A container of a runtime that does not answer yet follows the policy too. Another one of its name must not take it away.
+#[test]
+fn kept_policy_stays_for_a_class_whose_source_is_away() {
+    for is_unset in [false, true] {
+        let mut table = table_of("");
+        kept(&mut table, "web");
+        let podman = DiscoveredClass { source: ClassSource::Podman, ..claim("web") };
+        table.update(vec![podman.clone()], true);
+        assert_eq!(in_mbit(&table, "podman:web"), (3, 1, 5));
+        // A new agent hears of Docker first.
+        let set_before = table.set_layers().clone();
+        let mut table = table_of("");
+        table.commit(set_before);
+        table.update(vec![claim("web")], false);
+        if is_unset {
+            unset(&mut table, "web");
+        } else {
+            set(&mut table, &weight("web", "7")).unwrap();
+        }
+        let of_docker = if is_unset { (1, 0, 0) } else { (7, 1, 5) };
+        assert_eq!(in_mbit(&table, "docker:web"), of_docker);
+        table.update(vec![claim("web"), podman], true);
+        assert_eq!(in_mbit(&table, "podman:web"), (3, 1, 5), "unset: {is_unset}");
+        assert_eq!(in_mbit(&table, "docker:web"), of_docker, "unset: {is_unset}");
+        // All sources have told of their classes, so that a change hands the policy out.
+        unset(&mut table, "podman:web");
+        assert!(!table.set_layers().contains_key("web") && in_mbit(&table, "podman:web") == (1, 0, 0));
+    }
+}
+
 #[test]
 fn a_kept_policy_still_waits_after_a_change_that_names_another_class() {
     let mut table = table_of("");

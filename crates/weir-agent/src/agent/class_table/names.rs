@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use weir_api::{Error, ErrorCode};
 
-use super::{CONTROL_KEY, ClassEntry};
+use super::{CONTROL_KEY, ClassEntry, promise::Awaited};
 use crate::agent::{
     by_hand::SetLayers,
     class_key::{ClassKey, ClassSource},
@@ -64,12 +64,13 @@ impl<'a> Names<'a> {
     }
 
     /// Gives the policy kept for a name to the class of this key. Each other class of that name that follows
-    /// the policy gets a copy of its own, so that a change of one class leaves the others as they are.
-    pub(super) fn hand_out_kept(&self, set: &mut SetLayers, key: &str) {
+    /// the policy gets a copy of its own, so that a change of one class leaves the others as they are. The name
+    /// keeps the policy while a source has not told of its classes: one of them may follow it.
+    pub(super) fn hand_out_kept(&self, set: &mut SetLayers, key: &str, awaited: Awaited) {
         let Some(entry) = self.entries.get(key) else { return };
         let name = entry.class.name.as_str();
         let Some(kept) = set.get(name).copied() else { return };
-        let mut is_awaited = false;
+        let mut is_awaited = awaited != Awaited::Nobody;
         for key in self.by_name.get(name).into_iter().flatten() {
             match key.source() {
                 // No class of this name is here, so that the policy still waits for one.
@@ -84,5 +85,11 @@ impl<'a> Names<'a> {
         if !is_awaited {
             set.remove(name);
         }
+    }
+
+    /// Whether a class has no policy by hand in spite of one that its name keeps for another class.
+    pub(super) fn is_exempt(&self, set: &SetLayers, key: &str) -> bool {
+        let name = self.entries.get(key).map(|entry| entry.class.name.as_str());
+        name.is_some_and(|name| name != key && set.contains_key(name))
     }
 }
