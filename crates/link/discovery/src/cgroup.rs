@@ -60,7 +60,12 @@ pub struct Cgroup2 {
     mount: PathBuf,
     /// The part of the hierarchy that is mounted; `/` outside of containers.
     root: PathBuf,
+    /// Whether the agent is in the kernel's first cgroup namespace. In another one the root of its paths may be any cgroup.
+    is_first_namespace: bool,
 }
+
+/// The inode of the first cgroup namespace, `CGROUP_NS_INIT_INO` of linux/nsfs.h.
+const FIRST_NAMESPACE: u64 = 0xEFFF_FFFB;
 
 /// A cgroup, as BPF programs and sockets know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,8 +74,9 @@ pub struct Cgroup {
     pub dir: PathBuf,
     /// The kernel's id of it: the directory's inode number.
     pub id: u64,
-    /// Its depth: 0 for the root, 1 for `/docker`; what `bpf_skb_ancestor_cgroup_id` takes.
-    pub level: u32,
+    /// Its depth: 0 for the root, 1 for `/docker`; what `bpf_skb_ancestor_cgroup_id` takes. `None` in a cgroup namespace
+    /// that hides what is above.
+    pub level: Option<u32>,
 }
 
 impl Cgroup2 {
@@ -79,21 +85,28 @@ impl Cgroup2 {
     /// # Errors
     /// [`CgroupError::NotMounted`].
     pub fn find() -> Result<Cgroup2, CgroupError> {
-        Cgroup2::parse(&fs::read("/proc/self/mountinfo").map_err(CgroupError::Mounts)?)
+        // A kernel without cgroup namespaces has the first one alone.
+        let is_first = fs::metadata("/proc/self/ns/cgroup").map_or(true, |ns| ns.ino() == FIRST_NAMESPACE);
+        Cgroup2::parse(&fs::read("/proc/self/mountinfo").map_err(CgroupError::Mounts)?, is_first)
     }
 
     /// Reads `/proc/PID/mountinfo`: `id parent dev root mount options ... - type ...`, proc(5).
-    fn parse(table: &[u8]) -> Result<Cgroup2, CgroupError> {
-        let mounts = table.split(|byte| *byte == b'\n').filter_map(|line| {
+    fn parse(table: &[u8], is_first_namespace: bool) -> Result<Cgroup2, CgroupError> {
+        let mut mounts: Vec<Cgroup2> = Vec::new();
+        for line in table.split(|byte| *byte == b'\n') {
             let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-            let dash = fields.iter().position(|field| *field == b"-")?;
-            let [_, _, _, root, mount, ..] = fields[..dash] else { return None };
-            (*fields.get(dash + 1)? == b"cgroup2")
-                .then(|| Cgroup2 { mount: unescape(mount), root: unescape(root) })
-        });
+            let Some(dash) = fields.iter().position(|field| *field == b"-") else { continue };
+            let [_, _, _, root, mount, ..] = fields[..dash] else { continue };
+            let mount = unescape(mount);
+            // A later mount at a place hides the earlier one.
+            mounts.retain(|earlier| earlier.mount != mount);
+            if fields.get(dash + 1).is_some_and(|kind| *kind == b"cgroup2") {
+                mounts.push(Cgroup2 { mount, root: unescape(root), is_first_namespace });
+            }
+        }
         // A root of `..` alone is the host's in nearly all cases.
         let is_beside = |found: &Cgroup2| found.root.starts_with("/..") && depth(&found.root) > 0;
-        let found = mounts.min_by_key(|found| (is_beside(found), depth(&found.root)));
+        let found = mounts.into_iter().min_by_key(|found| (is_beside(found), depth(&found.root)));
         match found.ok_or(CgroupError::NotMounted)? {
             found if is_beside(&found) => Err(CgroupError::Beside { mount: found.mount, root: found.root }),
             found => Ok(found),
@@ -109,7 +122,7 @@ impl Cgroup2 {
     /// The whole hierarchy at a directory, for tests.
     #[cfg(test)]
     pub(crate) fn at(mount: &Path) -> Cgroup2 {
-        Cgroup2 { mount: mount.to_owned(), root: "/".into() }
+        Cgroup2 { mount: mount.to_owned(), root: "/".into(), is_first_namespace: true }
     }
 
     /// The directory of a path in the hierarchy.
@@ -144,7 +157,9 @@ impl Cgroup2 {
         let found = fs::metadata(&dir).ok().filter(fs::Metadata::is_dir);
         let meta = found
             .ok_or_else(|| CgroupError::NoSuchCgroup { path: path.to_owned(), mount: self.mount.clone() })?;
-        let level = depth(&self.root) + depth(inside);
+        // Such a mount is the host's, as a container has it.
+        let is_depth_known = self.is_first_namespace || self.root.starts_with("/..");
+        let level = is_depth_known.then(|| depth(&self.root) + depth(inside));
         Ok(Cgroup { dir, id: meta.ino(), level })
     }
 }
@@ -199,28 +214,35 @@ mod tests {
 41 30 0:36 /docker /mnt/a\\040b rw,relatime - cgroup2 cgroup2 rw
 ";
 
+    fn of(mount: impl Into<PathBuf>, root: &str) -> Cgroup2 {
+        Cgroup2 { mount: mount.into(), root: root.into(), is_first_namespace: true }
+    }
+
     #[test]
     fn the_v2_hierarchy_is_found_beside_v1_and_inside_a_container() {
-        let found = Cgroup2::parse(HYBRID.as_bytes()).expect("is mounted");
-        assert_eq!(found, Cgroup2 { mount: "/sys/fs/cgroup/unified".into(), root: "/".into() });
+        let found = Cgroup2::parse(HYBRID.as_bytes(), true).expect("is mounted");
+        assert_eq!(found, of("/sys/fs/cgroup/unified", "/"));
         let inner: String =
             HYBRID.lines().filter(|line| !line.contains("unified")).collect::<Vec<_>>().join("\n");
-        let found = Cgroup2::parse(inner.as_bytes()).expect("is mounted");
-        assert_eq!(found, Cgroup2 { mount: "/mnt/a b".into(), root: "/docker".into() });
+        let found = Cgroup2::parse(inner.as_bytes(), true).expect("is mounted");
+        assert_eq!(found, of("/mnt/a b", "/docker"));
         let beside = inner.replace("/docker", "/../../lxc.payload.web");
-        let why = Cgroup2::parse(beside.as_bytes()).expect_err("its depth is unknown").to_string();
+        let why = Cgroup2::parse(beside.as_bytes(), true).expect_err("its depth is unknown").to_string();
         assert!(
             why.starts_with("the cgroup v2 file system at /mnt/a b begins at /../../lxc.payload.web"),
             "{why}"
         );
         assert_eq!(
-            Cgroup2::parse(format!("{inner}\n{}", beside.replace("/mnt", "/x")).as_bytes())
+            Cgroup2::parse(format!("{inner}\n{}", beside.replace("/mnt", "/x")).as_bytes(), true)
                 .expect("is mounted"),
             found
         );
+        let hidden = format!("{HYBRID}50 30 0:36 /.. /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+        let found = Cgroup2::parse(hidden.as_bytes(), true).expect("is mounted");
+        assert_eq!(found, of("/sys/fs/cgroup/unified", "/.."), "the later mount is the one that is seen");
         let none: String = HYBRID.lines().take(3).collect::<Vec<_>>().join("\n");
-        assert!(matches!(Cgroup2::parse(none.as_bytes()), Err(CgroupError::NotMounted)));
-        assert!(matches!(Cgroup2::parse(b"\xff - cgroup2\n - \n-"), Err(CgroupError::NotMounted)));
+        assert!(matches!(Cgroup2::parse(none.as_bytes(), true), Err(CgroupError::NotMounted)));
+        assert!(matches!(Cgroup2::parse(b"\xff - cgroup2\n - \n-", true), Err(CgroupError::NotMounted)));
     }
 
     #[test]
@@ -229,23 +251,36 @@ mod tests {
         let leaf = dir.path().join("a/b");
         fs::create_dir_all(&leaf).expect("can make directories");
         let ino = fs::metadata(&leaf).expect("is there").ino();
-        let whole = Cgroup2 { mount: dir.path().into(), root: "/".into() };
+        let whole = of(dir.path(), "/");
         assert_eq!(
             whole.resolve(Path::new("/a/b")).expect("is there"),
-            Cgroup { dir: leaf.clone(), id: ino, level: 2 }
+            Cgroup { dir: leaf.clone(), id: ino, level: Some(2) }
         );
-        assert_eq!(whole.resolve(Path::new("/")).expect("is there").level, 0);
-        let part = Cgroup2 { mount: dir.path().into(), root: "/docker".into() };
+        assert_eq!(whole.resolve(Path::new("/")).expect("is there").level, Some(0));
+        let part = of(dir.path(), "/docker");
         assert_eq!(
             part.resolve(Path::new("/docker/a/b")).expect("is there"),
-            Cgroup { dir: leaf, id: ino, level: 3 }
+            Cgroup { dir: leaf, id: ino, level: Some(3) }
         );
+    }
+
+    /// A node in a container (kind, LXC) has a root of its own, below the kernel's.
+    #[test]
+    fn the_depth_is_unknown_in_a_cgroup_namespace_of_the_agents_own() {
+        let dir = tempfile::tempdir().expect("can make a directory");
+        fs::create_dir(dir.path().join("a")).expect("can make a directory");
+        let level = |root: &str| {
+            let found = Cgroup2 { is_first_namespace: false, ..of(dir.path(), root) };
+            found.resolve(Path::new("/a")).expect("is there").level
+        };
+        assert_eq!(level("/"), None);
+        assert_eq!(level("/.."), Some(1), "the host's mount in a container");
     }
 
     #[test]
     fn a_cgroup_that_is_not_there_or_outside_is_refused() {
         let dir = tempfile::tempdir().expect("can make a directory");
-        let whole = Cgroup2 { mount: dir.path().into(), root: "/".into() };
+        let whole = of(dir.path(), "/");
         let no = whole.resolve(Path::new("/no/such"));
         assert!(matches!(no, Err(CgroupError::NoSuchCgroup { path, .. }) if path == Path::new("/no/such")));
         let out = whole.resolve(Path::new("/a/../../etc"));

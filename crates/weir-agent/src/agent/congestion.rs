@@ -283,9 +283,9 @@ impl Agent {
             } else if entry.class.cgroups.is_empty() && entry.class.kind != ClassKind::Host {
                 continue;
             }
-            for (id, level) in &entry.class.cgroups {
+            for (id, at) in &entry.class.cgroups {
                 owners.cgroups.insert(*id, handle);
-                owners.levels |= 1 << level;
+                owners.levels |= at;
             }
             let (name, group) = (entry.class.name.clone(), entry.class.group.clone());
             classes.push(RuleClass { handle, name, key: key.to_string(), group });

@@ -264,9 +264,9 @@ impl Datapath {
             for (index, name) in &entry.class.ports {
                 ports.insert(*index, PortClass { device: name.clone(), handle });
             }
-            for (id, level) in &entry.class.cgroups {
+            for (id, at) in &entry.class.cgroups {
                 cgroups.insert(*id, handle);
-                levels |= 1 << level;
+                levels |= at;
             }
         }
         for (index, name) in &discovery.strangers {

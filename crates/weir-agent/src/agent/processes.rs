@@ -91,16 +91,28 @@ pub(super) fn place(
     }
 }
 
+/// The depths at which packets are asked for a cgroup, as bits: its own, or each if that is unknown. An error has a depth
+/// at which none is asked.
+fn levels(level: Option<u32>) -> Result<u32, u32> {
+    let bit = |level: u32| 1 << level;
+    match level {
+        Some(level) if (1..=MAX_LEVEL).contains(&level) => Ok(bit(level)),
+        Some(level) => Err(level),
+        None => Ok((1..=MAX_LEVEL).map(bit).sum()),
+    }
+}
+
 /// Takes a cgroup for a class.
 pub(super) fn resolve(claim: &mut DiscoveredClass, mount: Result<&Cgroup2, &CgroupError>, path: &Path) {
     match mount.map(|m| m.resolve(path)) {
-        Ok(Ok(cgroup)) if (1..=MAX_LEVEL).contains(&cgroup.level) => {
-            claim.cgroups.push((cgroup.id, cgroup.level));
-        }
-        Ok(Ok(cgroup)) => {
-            let (path, level) = (path.display(), cgroup.level);
-            claim.problem = Some(format!("cgroup {path} is at depth {level}, weir sees 1 to {MAX_LEVEL}"));
-        }
+        Ok(Ok(cgroup)) => match levels(cgroup.level) {
+            Ok(levels) => claim.cgroups.push((cgroup.id, levels)),
+            Err(level) => {
+                let path = path.display();
+                claim.problem =
+                    Some(format!("cgroup {path} is at depth {level}, weir sees 1 to {MAX_LEVEL}"));
+            }
+        },
         Ok(Err(e)) => claim.problem = Some(e.to_string()),
         Err(e) => claim.problem = Some(e.to_string()),
     }
@@ -166,5 +178,17 @@ impl Watch {
     /// The reason why nothing is watched.
     pub(super) fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cgroup_of_unknown_depth_is_asked_for_at_each() {
+        assert_eq!(levels(Some(3)), Ok(0b1000));
+        assert_eq!(levels(None), Ok(0b1_1111_1110));
+        assert_eq!((levels(Some(0)), levels(Some(9))), (Err(0), Err(9)));
     }
 }
