@@ -487,6 +487,11 @@ impl ClassTable {
         let (ledger, reservation) =
             promise::make(&admission, &self.ledger, self.awaited, &mut entries, &wants);
         let unmet = agreed::overlay(&mut entries, &self.agreed, ceiling);
+        for entry in entries.values_mut() {
+            if let Some(unpromised) = &mut entry.unpromised {
+                unpromised.tell_place(&entry.class.asked_by);
+            }
+        }
         Resolved { entries, ledger, reservation, unmet }
     }
 }

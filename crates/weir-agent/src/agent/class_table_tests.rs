@@ -153,6 +153,31 @@ fn many_changes_are_all_made_or_none() {
     assert!(set(&mut table, &twice).unwrap_err().message.contains("twice"));
 }
 
+/// A pod has no labels of weir's, so a text about one would lead nowhere.
+#[test]
+fn unpromised_minimum_of_a_pod_names_its_annotation() {
+    let asked_by = [("min", "annotation weir.dev/min"), ("down.min", "annotation weir.dev/down.min")];
+    let large = Layer { min: Some(BitRate::mbit(900)), ..Layer::default() };
+    let pod = DiscoveredClass {
+        source: ClassSource::Cni,
+        label: large,
+        down_label: large,
+        asked_by: asked_by.map(|(key, by)| (key, by.to_owned())).into(),
+        ..claim("shop/web")
+    };
+    let said = |classes: Vec<DiscoveredClass>| {
+        let mut table = table_of("");
+        table.update(classes, true);
+        unpromised(&table, "cni:shop/web").unwrap()
+    };
+    let (up, down) = (said(vec![pod.clone()]), said(crate::agent::download::discovered(&[pod])));
+    assert!(up.starts_with("its minimum of 900mbit, by annotation weir.dev/min, is not promised: "), "{up}");
+    assert!(
+        down.starts_with("its minimum of 900mbit, by annotation weir.dev/down.min, is not promised: "),
+        "{down}"
+    );
+}
+
 #[test]
 fn who_came_first_keeps_what_a_label_was_promised() {
     let mut table = table_of("");

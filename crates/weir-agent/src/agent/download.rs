@@ -16,7 +16,7 @@ use super::{
     by_hand::SetLayers,
     charge::Charges,
     class_key::ClassKey,
-    class_table::{Agreed, Change, ClassTable, DiscoveredClass},
+    class_table::{Agreed, Change, ClassTable, DiscoveredClass, discovered::asked_of_download},
     datapath,
     discover::Discovery,
     effects::{Effects, not_enforced},
@@ -78,6 +78,7 @@ pub(super) fn discovered(classes: &[DiscoveredClass]) -> Vec<DiscoveredClass> {
         label: class.down_label,
         down_label: Layer::default(),
         cut: Vec::new(),
+        asked_by: asked_of_download(&class.asked_by),
         ..class.clone()
     };
     own.map(of_download).collect()

@@ -26,7 +26,7 @@ pub(crate) struct DiscoveredClass {
     pub(crate) unmet: Option<String>,
     /// Host-side interfaces: index and name.
     pub(crate) ports: Vec<(u32, String)>,
-    /// Cgroups: id and depth.
+    /// Cgroups: id, and the depths at which it may be, as bits.
     pub(crate) cgroups: Vec<(u64, u32)>,
     /// Selectors of its packets, from any sender. An earlier class's selectors come first.
     pub(crate) selectors: Vec<Selector>,
@@ -52,8 +52,19 @@ pub(crate) struct GroupWish {
 impl GroupWish {
     /// The same as the download sees it.
     pub(crate) fn of_download(&self) -> GroupWish {
-        GroupWish { label: self.down_label, down_label: Layer::default(), cut: Vec::new(), ..self.clone() }
+        GroupWish {
+            label: self.down_label,
+            down_label: Layer::default(),
+            cut: Vec::new(),
+            asked_by: asked_of_download(&self.asked_by),
+        }
     }
+}
+
+/// The places of the wishes about what arrives.
+pub(crate) fn asked_of_download(asked_by: &BTreeMap<&'static str, String>) -> BTreeMap<&'static str, String> {
+    let of_download = |key: &str| key == "group" || key.starts_with("down.");
+    asked_by.iter().filter(|(key, _)| of_download(key)).map(|(key, by)| (*key, by.clone())).collect()
 }
 
 impl DiscoveredClass {

@@ -18,6 +18,8 @@ pub(crate) struct Unpromised {
     pub(crate) min: BitRate,
     /// The origin that asks for it.
     pub(crate) origin: Origin,
+    /// The place of the wish, if it is no label of a container.
+    asked_by: Option<String>,
     /// The part that was promised before, and stays.
     kept: Option<BitRate>,
     why: Why,
@@ -35,16 +37,23 @@ enum Why {
 
 impl Unpromised {
     pub(super) fn above_max(min: BitRate, origin: Origin, max: BitRate) -> Unpromised {
-        Unpromised { min, origin, kept: None, why: Why::AboveMax(max) }
+        Unpromised { min, origin, asked_by: None, kept: None, why: Why::AboveMax(max) }
     }
 
     pub(super) fn above_total(min: BitRate, total: BitRate) -> Unpromised {
-        Unpromised { min, origin: Origin::Label, kept: None, why: Why::AboveTotal(total) }
+        Unpromised { min, origin: Origin::Label, asked_by: None, kept: None, why: Why::AboveTotal(total) }
     }
 
     /// The minimum of an agreement that was made before the capacity fell.
     pub(super) fn below_older(min: BitRate, free: BitRate) -> Unpromised {
-        Unpromised { min, origin: Origin::Agreement, kept: None, why: Why::BelowOlder(free) }
+        Unpromised { min, origin: Origin::Agreement, asked_by: None, kept: None, why: Why::BelowOlder(free) }
+    }
+
+    /// Tells the place of the wish, as a source of classes does. A class of the download has the keys of that alone.
+    pub(super) fn tell_place(&mut self, asked_by: &BTreeMap<&'static str, String>) {
+        if self.origin == Origin::Label {
+            self.asked_by = asked_by.get("min").or_else(|| asked_by.get("down.min")).cloned();
+        }
     }
 
     /// Whether it says the same as `other`. Numbers other than the minimum may differ.
@@ -74,8 +83,13 @@ impl Unpromised {
 
 impl std::fmt::Display for Unpromised {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let label = if self.origin == Origin::Label { ", from its label weir.min," } else { "" };
-        write!(f, "its minimum of {}{label} is not promised: ", self.min)?;
+        write!(f, "its minimum of {}", self.min)?;
+        match (&self.asked_by, self.origin) {
+            (Some(place), _) => write!(f, ", by {place},")?,
+            (None, Origin::Label) => f.write_str(", from its label weir.min,")?,
+            (None, _) => {}
+        }
+        f.write_str(" is not promised: ")?;
         match &self.why {
             Why::DoesNotFit(error) => f.write_str(&error.reason())?,
             Why::AboveTotal(total) => {
@@ -193,7 +207,7 @@ pub(super) fn make(
             Err(error) => {
                 let (min, origin) = (want.min, want.origin);
                 let why = Why::DoesNotFit(error);
-                unpromised.insert(key.clone(), Unpromised { min, origin, kept, why });
+                unpromised.insert(key.clone(), Unpromised { min, origin, asked_by: None, kept, why });
             }
         }
     }
