@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, str::FromStr};
 
-use nix::unistd::{Group, User};
+use nix::{
+    errno::Errno,
+    unistd::{Group, User},
+};
 use serde::{Deserialize, Deserializer};
 
 /// A right of a caller. Each right includes those before it.
@@ -65,11 +68,19 @@ impl Subject {
             return Ok(Some(id));
         }
         let found = if self.is_group {
-            Group::from_name(&self.name).map(|group| group.map(|group| group.gid.as_raw()))
+            known(Group::from_name(&self.name)).map(|group| group.map(|group| group.gid.as_raw()))
         } else {
-            User::from_name(&self.name).map(|user| user.map(|user| user.uid.as_raw()))
+            known(User::from_name(&self.name)).map(|user| user.map(|user| user.uid.as_raw()))
         };
         found.map_err(|errno| format!("[access]: cannot look up {}: {errno}", self.name))
+    }
+}
+
+/// The system's answer about a name. It knows none in an image without `/etc/group`, and getgrnam(3) calls that an error.
+fn known<T>(found: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
+    match found {
+        Err(Errno::ENOENT | Errno::ESRCH) => Ok(None),
+        found => found,
     }
 }
 
@@ -148,6 +159,13 @@ mod tests {
 
     fn access(text: &str) -> Access {
         toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn an_image_without_a_file_of_groups_knows_no_group() {
+        assert_eq!(known::<u32>(Err(Errno::ENOENT)), Ok(None));
+        assert_eq!(known::<u32>(Err(Errno::EMFILE)), Err(Errno::EMFILE));
+        assert_eq!(known(Ok(Some(7))), Ok(Some(7)));
     }
 
     #[test]
