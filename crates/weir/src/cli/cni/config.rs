@@ -156,7 +156,7 @@ impl Config {
         Ok(CniAttachment {
             key,
             network: self.network()?,
-            netns: path,
+            netns: without_links(path),
             inode: netns.id.ino,
             namespace: argument("K8S_POD_NAMESPACE"),
             pod: argument("K8S_POD_NAME"),
@@ -249,4 +249,11 @@ fn addresses(result: &Map<String, Value>) -> Vec<std::net::IpAddr> {
     let listed = result.get("ips").and_then(Value::as_array).into_iter().flatten();
     let texts = listed.filter_map(|ip| ip.get("address").and_then(Value::as_str));
     texts.filter_map(|text| text.parse::<IpNet>().ok()).map(|net| net.addr()).take(MAX_ADDRESSES).collect()
+}
+
+/// The path of a namespace as an agent in a container finds it too. `/var/run` is a link on a node, and an image may lack
+/// it.
+pub(super) fn without_links(path: PathBuf) -> PathBuf {
+    // Links there are no paths, and `self` is another process for the agent.
+    if path.starts_with("/proc") { path } else { path.canonicalize().unwrap_or(path) }
 }

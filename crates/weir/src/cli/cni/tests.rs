@@ -75,6 +75,20 @@ fn good(answer: &Answer) -> String {
     answer.output.clone()
 }
 
+/// containerd names `/var/run/netns`, which an image of an agent may lack.
+#[test]
+fn namespace_is_told_by_a_path_without_links() {
+    let dir = tempfile::tempdir().unwrap();
+    let real = dir.path().canonicalize().unwrap();
+    std::fs::create_dir(real.join("run")).unwrap();
+    std::fs::write(real.join("run/cni-1"), "").unwrap();
+    std::os::unix::fs::symlink("run", real.join("link")).unwrap();
+    assert_eq!(config::without_links(real.join("link/cni-1")), real.join("run/cni-1"));
+    for kept in ["/proc/self/ns/net", "/nowhere/cni-2"] {
+        assert_eq!(config::without_links(kept.into()), Path::new(kept));
+    }
+}
+
 #[test]
 fn version_is_told_in_the_version_of_the_request() {
     for version in ["0.1.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0", "2.0.0"] {
