@@ -244,6 +244,9 @@ fn a_hostile_pod_harms_no_other_and_minima_are_published() {
     let less = (free(&status) - 20).to_string();
     cluster
         .wait_for("an uncounted minimum is taken off", Duration::from_secs(15), || shown() == less.as_str());
+    // A kubelet that registers a deleted node again knows nothing of it.
+    cluster.server.set_node(json!({ "status": {} }));
+    cluster.wait_for("a new node is told it", Duration::from_secs(15), || shown() == less.as_str());
 
     let mut annotations = json!({
         "weir.dev/min": "99999999999999999999gbit", "weir.dev/max": "-5\u{1b}[2J", "weir.dev/weight": "0",

@@ -68,7 +68,8 @@ impl Ask {
             Ask::WatchPods { node, version } => format!("{}&{}", pods(node), watch(version)),
             Ask::ListNamespaces { limit, more } => format!("/api/v1/namespaces?{}", page(*limit, more)),
             Ask::WatchNamespaces { version } => format!("/api/v1/namespaces?{}", watch(version)),
-            Ask::GetNode { node } => format!("/api/v1/nodes/{}", escape(node)),
+            // The server answers this from its memory. Each node asks often.
+            Ask::GetNode { node } => format!("/api/v1/nodes/{}?resourceVersion=0", escape(node)),
             Ask::PatchNode { node, .. } => format!("/api/v1/nodes/{}/status", escape(node)),
             Ask::CreateEvent { namespace, .. } => format!("/api/v1/namespaces/{}/events", escape(namespace)),
         }
@@ -148,6 +149,7 @@ pub(super) mod tests {
         );
         assert_eq!(paths[2], "/api/v1/namespaces?limit=100&continue=a%20b%26c");
         assert!(paths[3].contains("resourceVersion=7%26x%3D&"), "{}", paths[3]);
+        assert_eq!(paths[4], "/api/v1/nodes/edge-1?resourceVersion=0");
         assert_eq!(paths[5], "/api/v1/nodes/edge-1/status");
         assert_eq!(
             all()[5].body().unwrap().1,

@@ -25,9 +25,9 @@ use super::{
 /// The resources of a node.
 pub(super) const EGRESS: &str = "weir.dev/egress-mbit";
 pub(super) const INGRESS: &str = "weir.dev/ingress-mbit";
-/// The interval between two looks at the node's status. A kubelet that registers the node again may have set the
-/// resources to zero.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// The interval between two looks at the node's status. A node that is registered again has no such resource, and a
+/// kubelet may set it to zero. No pod that asks for bandwidth is placed there meanwhile.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// The attempts at one event.
 const ATTEMPTS: u32 = 3;
 
