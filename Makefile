@@ -14,6 +14,7 @@
 #   make test-dashboard  the dashboard in headless Chromium, and what 500 classes cost (root)
 #   make test-grafana  the packaged dashboard by Grafana's published types (Go)
 #   make test-kubernetes  pods of a real API server and scheduler, which Go builds (7 minutes)
+#   make test-kubelet  pods of a real kubelet and containerd 2, which Go builds too (12 minutes)
 #   make conformance  the OCI distribution specification's own tests, pulling through weir
 #   make lint    formatting, clippy, licences and advisories, documentation, circles of imports
 #   make loom    every order in which two threads may see the rings of weir-htb: minutes to build
@@ -71,7 +72,7 @@ VM_LONG := drr_divides papers_form edt::shares_of_single bpf::shares_of_single b
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-kubernetes test-runtimes build-rest build-program test-dashboard test-grafana test-tutorial test-schema clients test-clients test-arm64 conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-systemd test-dist install install-lab install-fs uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-kubernetes test-kubelet test-runtimes build-rest build-program test-dashboard test-grafana test-tutorial test-schema clients test-clients test-arm64 conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-systemd test-dist install install-lab install-fs uninstall deps clean
 
 all: release
 
@@ -211,6 +212,10 @@ test-containerd: build-tests
 # Pods of a real API server and scheduler. Go builds both, for some minutes.
 test-kubernetes: build
 	scripts/test-kubernetes.sh
+
+# Pods of a real kubelet and containerd, with `weir cni` in the chain. Go builds all of it, for some minutes.
+test-kubelet: build
+	scripts/test-kubelet.sh
 
 clients:
 	scripts/install-deps.sh client

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds a containerd and crictl for the test of `weir image doctor`, from the Go module proxy: minutes, once.
+# Builds containerd, its shim, ctr and crictl for tests, from the Go module proxy: minutes, once.
 #   scripts/containerd.sh VERSION      such as v2.3.7, into $XDG_CACHE_HOME/weir/containerd/VERSION (~/.cache/...)
 # Prints the directory. Debian 12 has containerd 1.6, whose pulls take another way.
 set -eu
@@ -7,13 +7,16 @@ version=${1:?the version is missing: scripts/containerd.sh v2.3.7}
 crictl=v1.34.0
 dir=${XDG_CACHE_HOME:-$HOME/.cache}/weir/containerd/$version
 command -v go >/dev/null || { echo "containerd: go is missing: install Go 1.24 or later (https://go.dev/dl)" >&2; exit 1; }
-if [ ! -x "$dir/containerd" ] || [ ! -x "$dir/crictl" ]; then
+is_whole() { [ -x "$dir/containerd" ] && [ -x "$dir/containerd-shim-runc-v2" ] && [ -x "$dir/ctr" ] && [ -x "$dir/crictl" ]; }
+if ! is_whole; then
 	echo "containerd: building $version and crictl $crictl" >&2
 	mkdir -p "$dir"
 	export CGO_ENABLED=0 GOFLAGS=-trimpath
 	GOBIN="$dir" go install "sigs.k8s.io/cri-tools/cmd/crictl@$crictl" >&2
 	# `go install` refuses containerd's go.mod, because it excludes versions. Its `vendor` is not whole in the proxy.
 	source=$(go mod download -json "github.com/containerd/containerd/v2@$version" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
-	go build -C "$source" -mod=readonly -buildvcs=false -o "$dir/containerd" ./cmd/containerd >&2
+	for program in containerd containerd-shim-runc-v2 ctr; do
+		go build -C "$source" -mod=readonly -buildvcs=false -o "$dir/$program" "./cmd/$program" >&2
+	done
 fi
 echo "$dir"
