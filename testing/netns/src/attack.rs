@@ -18,7 +18,7 @@ const DESCRIPTORS: usize = 1024;
 /// The most memory that an agent may ever hold.
 const MAX_MEMORY_KIB: u64 = 64 << 10;
 /// The same without its code, of which a program without optimisation has several times as much as a release.
-const MAX_OWN_MEMORY_KIB: u64 = 24 << 10;
+const MAX_OWN_MEMORY_KIB: u64 = 22 << 10;
 /// How late a tick may be.
 const MAX_TICK_DELAY: Duration = Duration::from_secs(1);
 /// How long `weir ps` of root may take.
