@@ -2,15 +2,11 @@
 
 use std::time::Duration;
 
-use weir_api::{EventKind, FollowState, Follows as View};
+use weir_api::{FollowState, Follows as View};
 use weir_autorate::{ArrivalCounts, ArrivalMeter, Counts, Decision, Follower, Meter, State};
 use weir_datapath::engine::{Attachments, EngineKind, LinkSignals, SignalCounts};
 use weir_units::{BitRate, Instant, chain};
 
-use super::{
-    Agent,
-    uplink::{Followed, Uplink},
-};
 use crate::config::Follows;
 
 /// The interval between two decisions. With 100 ms the link's queue swings twice as far.
@@ -289,46 +285,6 @@ pub(super) fn in_words(view: &View) -> String {
         }
         FollowState::Idle => "the classes do not want all of it".to_owned(),
         FollowState::Lost => "the signals are lost, and the capacity is the lowest one".to_owned(),
-    }
-}
-
-impl Agent {
-    /// The capacity that the scheduler divides now.
-    pub(super) fn in_force(&self) -> BitRate {
-        self.link.in_force(self.classes.config().link.capacity)
-    }
-
-    /// The follower of the link's rate, for views.
-    pub(super) fn follows(&self) -> Option<View> {
-        self.link.follows()
-    }
-
-    /// Follows the main link as the configuration says.
-    pub(super) fn follow_rates(&mut self) {
-        let (link, now) = (&self.classes.config().link, self.now());
-        self.link.follow_rates(link.follows, link.capacity, &mut self.datapath.attachments, now);
-    }
-
-    /// Decides about the capacities of links whose rate changes, and has the schedulers follow.
-    pub(super) fn follow_link(&mut self) {
-        let (configured, now) = (self.classes.config().link.capacity, self.now());
-        let Followed { applies, news, down } = self.link.follow_link(configured, now);
-        if applies {
-            self.allocate();
-        }
-        self.follow_up(down);
-        for news in news {
-            self.event(EventKind::CapacityChanged, None, news);
-        }
-        for place in 0..self.others.len() {
-            let followed = self.others[place].follow_link(now);
-            self.follow_up(followed);
-        }
-    }
-
-    /// Whether the rate of a link is followed.
-    pub(super) fn follows_any(&self) -> bool {
-        self.all_links().any(Uplink::is_followed)
     }
 }
 

@@ -35,6 +35,7 @@ mod enforced;
 mod events;
 mod export;
 mod figures;
+mod follow;
 mod history;
 #[cfg(test)]
 mod htb_shares;
