@@ -28,8 +28,8 @@ back in the order of their age when the capacity does. `weir undo` takes the las
 Several [[link]] tables share several links, each with its own capacities. The first one shown is the main link,
 which the default route takes. Promises of agreements are about it.
 
-A configured range follows the link's rate, as in capacity = { min = \"2mbit\", max = \"40mbit\" }, and in
-download = { ... } likewise. Its states are:
+A configured range follows the link's rate, as in capacity = { min = \"2mbit\", max = \"40mbit\" }.
+A range of the download does too. The states are:
   track    the capacity follows the rate that the link carries, and its queue
   look     the queue drains for 0.2 s, to see the round trip without it
   idle     the classes leave a part of the capacity
