@@ -26,6 +26,8 @@ use weir_units::{BitRate, TcHandle};
 const REPAIR_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long TCP may rest after a link was away.
 const TRAFFIC_TIMEOUT: Duration = Duration::from_secs(8);
+/// As the conformance suite waits: TCP has just connected, and `htb` needs 1 s to be exact.
+const SETTLES: Duration = Duration::from_millis(2500);
 /// So many looks at traffic in a row have each stream sending.
 const STEADY_LOOKS: u32 = 5;
 
@@ -55,8 +57,7 @@ impl Busy {
         node.start(&config);
         let mut busy = Busy { node, division, streams: Vec::new() };
         busy.streams = LABELS.iter().map(|label| busy.stream(label)).collect();
-        // As the conformance suite waits: TCP has just connected, and `htb` needs 1 s to be exact.
-        sleep(Duration::from_millis(2500));
+        sleep(SETTLES);
         busy.assert_shares("at first");
         busy
     }
@@ -129,8 +130,9 @@ impl Busy {
         self.after(what, meddle, lacks);
         self.told_since(last, what, "repaired", word);
         assert!(self.repairs() > repairs, "{what}: not counted");
-        // Packets that went past weir meanwhile are still on their way.
-        sleep(Duration::from_millis(800));
+        // Packets that went past weir meanwhile may have filled the wire's queue, and cost the others packets. Their
+        // TCP needs as long as at first.
+        sleep(SETTLES);
         self.assert_shares(what);
     }
 
