@@ -35,6 +35,10 @@
 #define LEARN_NS (500 * MSEC)      /* a clock's unit is learnt over this time at least */
 #define FORGET_NS (10000 * MSEC)   /* it is learnt anew after this time */
 #define BACK_NS (50 * MSEC)        /* a delay falls by more than this with a wrong unit or another path alone */
+#define FAST_NS (2000 * MSEC)      /* it falls by this below the first one as a queue drains. A fast clock has no end */
+#define FAR_BACK (1 << 14)         /* ticks. A stamp that is further back belongs to another clock */
+#define RECENT_CELLS 6
+#define UNKNOWN ~0ULL
 #define LONGEST_NS (5000 * MSEC)   /* a longer queue means a wrong unit */
 #define OPTIONS 8 /* that are looked at */
 #define BLOCKS 4  /* fit among the options */
@@ -76,7 +80,7 @@ struct segment {
 	__u32 seq;
 	__u32 ack;
 	__u32 payload;
-	__u32 headers; /* bytes before the payload, without Ethernet's */
+	__u32 headers; /* bytes before the payload, with the link's */
 	__u32 stamp; /* TSval */
 	__u32 echo;  /* TSecr */
 	__u32 reached; /* behind the last byte that a block tells of (RFC 2018); no less than `ack` */
@@ -166,7 +170,7 @@ static __always_inline int read_segment(struct __sk_buff *skb, int leaves, struc
 	s->seq = bpf_ntohl(numbers[0]);
 	s->ack = bpf_ntohl(numbers[1]);
 	s->payload = length - end;
-	s->headers = end;
+	s->headers = end + (p.start == BPF_HDR_START_MAC ? p.offset : 0);
 	s->flags = rest[1];
 	s->reached = s->ack;
 	read_options(skb, p.start, fragment.transport + 20, p.offset + end, s);
@@ -183,65 +187,6 @@ static __always_inline struct weir_link_signals *signals(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&weir_link_signals, &zero);
-}
-
-SEC("tc")
-int weir_sent(struct __sk_buff *skb)
-{
-	struct weir_link_signals *sums = signals();
-	struct weir_sent_flow *flow, fresh = {};
-	struct segment s = {};
-	__u64 now = bpf_ktime_get_ns();
-	int i;
-
-	if (!sums)
-		return NO_MATCH;
-	__sync_fetch_and_add(&sums->sent_bytes, skb->wire_len);
-	if (!read_segment(skb, 1, &s))
-		return NO_MATCH;
-	if (s.flags & RST) {
-		flow = bpf_map_lookup_elem(&weir_sent_flows, &s.flow);
-		if (!flow)
-			return NO_MATCH;
-		/* Nothing answers what this connection has sent. Other connections' packets begin a new wait. */
-		if (flow->high != flow->una)
-			sums->waits_since = 0;
-		bpf_map_delete_elem(&weir_sent_flows, &s.flow);
-		return NO_MATCH;
-	}
-	if (!s.payload || s.flags & SYN)
-		return NO_MATCH;
-	__sync_fetch_and_add(&sums->sent_payload, s.payload);
-	flow = bpf_map_lookup_elem(&weir_sent_flows, &s.flow);
-	if (!flow) {
-		fresh.answered = now;
-		fresh.una = s.seq;
-		fresh.high = s.seq;
-		bpf_map_update_elem(&weir_sent_flows, &s.flow, &fresh, BPF_NOEXIST);
-		flow = bpf_map_lookup_elem(&weir_sent_flows, &s.flow);
-		if (!flow)
-			return NO_MATCH;
-	}
-	if (flow->high == flow->una) /* nothing was due */
-		flow->answered = now;
-	if ((__s32)(s.seq + s.payload - flow->high) > 0)
-		flow->high = s.seq + s.payload;
-	flow->mss = skb->gso_size ? skb->gso_size : s.payload;
-	if (!sums->waits_since)
-		sums->waits_since = now;
-	if (!s.has_stamp)
-		return NO_MATCH;
-	for (i = 0; i < WEIR_STAMPS; i++)
-		if (flow->left[i] && flow->stamp[i] == s.stamp) /* the first packet with it counts */
-			return NO_MATCH;
-	for (i = 0; i < WEIR_STAMPS; i++) {
-		if (!flow->left[i]) {
-			flow->stamp[i] = s.stamp;
-			flow->left[i] = now;
-			break;
-		}
-	}
-	return NO_MATCH;
 }
 
 /* Takes a round trip into the flow's base; the base. */
@@ -290,33 +235,83 @@ static __always_inline void sample(struct weir_link_signals *sums, struct weir_s
 	keep_least(sums->least, now, queue);
 }
 
-/* The unit of a clock that made this number of ticks in this time, within a third. A queue that grows or drains in that
- * time hides it. 0: none that weir knows. */
+/* The least queue of the last 60 ms. */
+static __always_inline __u64 recent_least(const struct weir_least *cells, __u64 now)
+{
+	__u64 cell = now / WEIR_CELL_NS, least = UNKNOWN;
+	int i;
+
+	for (i = 0; i < RECENT_CELLS; i++) {
+		const struct weir_least *at = &cells[(cell - i) % WEIR_CELLS];
+
+		if (at->cell == cell - i && at->ns < least)
+			least = at->ns;
+	}
+	return least;
+}
+
+static __always_inline __u32 arrival_epoch(void)
+{
+	__u32 zero = 0;
+	const struct weir_signals_config *config = bpf_map_lookup_elem(&weir_signals_config, &zero);
+
+	return config ? config->arrival_epoch : 0;
+}
+
+/* A flow of which something leaves may tell a queue when it is answered. Others' packets begin none. */
+static __always_inline void expect_arrivals(const struct weir_down_flow *flow)
+{
+	struct weir_arrived_flow fresh = {};
+
+	if (bpf_map_lookup_elem(&weir_arrived_flows, flow))
+		return;
+	fresh.epoch = arrival_epoch();
+	bpf_map_update_elem(&weir_arrived_flows, flow, &fresh, BPF_NOEXIST);
+}
+
+/* Begins to learn the flow's clock with this packet. */
+static __always_inline void learn(struct weir_arrived_flow *flow, const struct segment *s, __u64 now)
+{
+	flow->first = now;
+	flow->first_stamp = s->stamp;
+	flow->last_stamp = s->stamp;
+	flow->unit_ns = 0;
+	flow->has_base = 0;
+}
+
+/* The unit of a clock that made this number of ticks in this time: a quarter slower, as a queue grows, or an eighth
+ * faster, as one drains. Some kernels tick at 300 Hz, which is a fifth above 250. 0: none that weir knows. */
 static __always_inline __u32 unit_of(__u64 ticks, __u64 elapsed)
 {
 	__u64 units[3] = { MSEC, 4 * MSEC, 10 * MSEC };
 	int i;
 
 	for (i = 0; i < 3; i++)
-		if (ticks * units[i] * 4 >= elapsed * 3 && ticks * units[i] * 3 <= elapsed * 4)
+		if (ticks * units[i] * 4 >= elapsed * 3 && ticks * units[i] * 8 <= elapsed * 9)
 			return units[i];
 	return 0;
 }
 
-/* Takes a delay into the flow's base; the base. */
-static __always_inline __s64 delay_base(struct weir_arrived_flow *flow, __u64 now, __u32 epoch, __s64 delay)
+/* Takes a delay into the flow's base; the base. A flow without one began in the queue that the others tell, if they
+ * do. After a new epoch each flow has a base of its own. */
+static __always_inline __s64 delay_base(struct weir_arrived_flow *flow, __u64 now, __s64 delay, __u64 others)
 {
-	__u32 period = now / BASE_PERIOD_NS;
+	__u32 period = now / BASE_PERIOD_NS, epoch = arrival_epoch();
 
 	if (flow->epoch != epoch) {
 		flow->epoch = epoch;
-		flow->period = period;
 		flow->has_base = 0;
+		others = UNKNOWN;
 	}
 	if (flow->period != period) {
 		flow->base[1] = flow->base[0];
 		flow->has_base = flow->period + 1 == period ? (flow->has_base & 1) << 1 : 0;
 		flow->period = period;
+	}
+	if (!flow->has_base && others != UNKNOWN) {
+		flow->has_base = 1;
+		flow->base[0] = delay - (__s64)others;
+		return flow->base[0];
 	}
 	if (!(flow->has_base & 1) || delay < flow->base[0])
 		flow->base[0] = delay;
@@ -330,18 +325,23 @@ static __always_inline int is_below_bases(const struct weir_arrived_flow *flow, 
 	       (flow->has_base & 2 && delay < flow->base[1] - (__s64)BACK_NS);
 }
 
+/* Whether the delay has fallen below the first one by more than a queue that drained. */
+static __always_inline int is_fast(__s64 delay, __u64 elapsed)
+{
+	return delay < -(__s64)(FAST_NS + elapsed / 128);
+}
+
 /* Tells the queue before this packet by the far end's clock. */
 static __always_inline void time_arrival(struct weir_link_signals *sums, const struct segment *s, __u64 now)
 {
-	struct weir_arrived_flow *flow, fresh = { .first = now, .first_stamp = s->stamp, .last_stamp = s->stamp };
-	const struct weir_signals_config *config;
+	struct weir_arrived_flow *flow = bpf_map_lookup_elem(&weir_arrived_flows, &s->flow);
 	__u64 elapsed, ticks;
 	__s64 delay, queue;
-	__u32 zero = 0;
 
-	flow = bpf_map_lookup_elem(&weir_arrived_flows, &s->flow);
-	if (!flow || s->flags & SYN) {
-		bpf_map_update_elem(&weir_arrived_flows, &s->flow, &fresh, BPF_ANY);
+	if (!flow || flow->unit_ns == WEIR_NO_UNIT)
+		return;
+	if (!flow->first || s->flags & SYN || (__s32)(s->stamp - flow->last_stamp) < -FAR_BACK) {
+		learn(flow, s, now);
 		return;
 	}
 	if ((__s32)(s->stamp - flow->last_stamp) <= 0) /* the first packet with a stamp counts */
@@ -349,25 +349,28 @@ static __always_inline void time_arrival(struct weir_link_signals *sums, const s
 	flow->last_stamp = s->stamp;
 	elapsed = now - flow->first;
 	ticks = s->stamp - flow->first_stamp;
-	if (!flow->unit_ns) {
-		if (elapsed < LEARN_NS)
-			return;
+	if (!flow->unit_ns && elapsed >= LEARN_NS)
 		flow->unit_ns = unit_of(ticks, elapsed);
-		if (!flow->unit_ns) {
-			if (elapsed > FORGET_NS)
-				bpf_map_update_elem(&weir_arrived_flows, &s->flow, &fresh, BPF_ANY);
-			return;
-		}
-	}
-	config = bpf_map_lookup_elem(&weir_signals_config, &zero);
-	delay = (__s64)elapsed - (__s64)(ticks * flow->unit_ns);
-	if (is_below_bases(flow, delay)) {
-		bpf_map_update_elem(&weir_arrived_flows, &s->flow, &fresh, BPF_ANY);
+	if (!flow->unit_ns) {
+		if (elapsed > FORGET_NS)
+			learn(flow, s, now);
 		return;
 	}
-	queue = delay - delay_base(flow, now, config ? config->arrival_epoch : 0, delay);
+	delay = (__s64)elapsed - (__s64)(ticks * flow->unit_ns);
+	if (is_fast(delay, elapsed)) {
+		learn(flow, s, now);
+		if (flow->was_fast)
+			flow->unit_ns = WEIR_NO_UNIT;
+		flow->was_fast = 1;
+		return;
+	}
+	if (is_below_bases(flow, delay)) {
+		learn(flow, s, now);
+		return;
+	}
+	queue = delay - delay_base(flow, now, delay, recent_least(sums->least_delay, now));
 	if (queue > (__s64)LONGEST_NS) {
-		bpf_map_update_elem(&weir_arrived_flows, &s->flow, &fresh, BPF_ANY);
+		learn(flow, s, now);
 		return;
 	}
 	__sync_fetch_and_add(&sums->delays, 1);
@@ -375,9 +378,11 @@ static __always_inline void time_arrival(struct weir_link_signals *sums, const s
 }
 
 /* The packet's bytes with the headers of each of its segments, as a scheduler counts them. */
-static __always_inline __u64 bytes_of(struct __sk_buff *skb, __u32 headers)
+static __always_inline __u64 bytes_of(struct __sk_buff *skb, __u32 payload, __u32 headers)
 {
-	return skb->len + (skb->gso_segs > 1 ? (__u64)(skb->gso_segs - 1) * headers : 0);
+	__u32 size = skb->gso_size;
+
+	return skb->len + (size && payload > size ? (__u64)((payload - 1) / size) * headers : 0);
 }
 
 static __always_inline void count(struct weir_link_signals *sums, struct weir_sent_flow *flow, __u32 payload)
@@ -388,6 +393,69 @@ static __always_inline void count(struct weir_link_signals *sums, struct weir_se
 		base = flow->base[1];
 	__sync_fetch_and_add(&sums->acked_payload, payload);
 	__sync_fetch_and_add(&sums->acked_base_us, payload * (base / 1000));
+}
+
+SEC("tc")
+int weir_sent(struct __sk_buff *skb)
+{
+	struct weir_link_signals *sums = signals();
+	struct weir_sent_flow *flow, fresh = {};
+	struct segment s = {};
+	__u64 now = bpf_ktime_get_ns();
+	int i;
+
+	if (!sums)
+		return NO_MATCH;
+	__sync_fetch_and_add(&sums->sent_bytes, skb->wire_len);
+	if (!read_segment(skb, 1, &s))
+		return NO_MATCH;
+	if (s.flags & RST) {
+		flow = bpf_map_lookup_elem(&weir_sent_flows, &s.flow);
+		if (!flow)
+			return NO_MATCH;
+		/* Nothing answers what this connection has sent. Other connections' packets begin a new wait. */
+		if (flow->high != flow->una)
+			sums->waits_since = 0;
+		bpf_map_delete_elem(&weir_sent_flows, &s.flow);
+		return NO_MATCH;
+	}
+	if (s.flags & SYN)
+		return NO_MATCH;
+	if (s.has_stamp)
+		expect_arrivals(&s.flow);
+	if (!s.payload)
+		return NO_MATCH;
+	__sync_fetch_and_add(&sums->sent_payload, s.payload);
+	flow = bpf_map_lookup_elem(&weir_sent_flows, &s.flow);
+	if (!flow) {
+		fresh.answered = now;
+		fresh.una = s.seq;
+		fresh.high = s.seq;
+		bpf_map_update_elem(&weir_sent_flows, &s.flow, &fresh, BPF_NOEXIST);
+		flow = bpf_map_lookup_elem(&weir_sent_flows, &s.flow);
+		if (!flow)
+			return NO_MATCH;
+	}
+	if (flow->high == flow->una) /* nothing was due */
+		flow->answered = now;
+	if ((__s32)(s.seq + s.payload - flow->high) > 0)
+		flow->high = s.seq + s.payload;
+	flow->mss = skb->gso_size ? skb->gso_size : s.payload;
+	if (!sums->waits_since)
+		sums->waits_since = now;
+	if (!s.has_stamp)
+		return NO_MATCH;
+	for (i = 0; i < WEIR_STAMPS; i++)
+		if (flow->left[i] && flow->stamp[i] == s.stamp) /* the first packet with it counts */
+			return NO_MATCH;
+	for (i = 0; i < WEIR_STAMPS; i++) {
+		if (!flow->left[i]) {
+			flow->stamp[i] = s.stamp;
+			flow->left[i] = now;
+			break;
+		}
+	}
+	return NO_MATCH;
 }
 
 SEC("tc")
@@ -403,10 +471,10 @@ int weir_answered(struct __sk_buff *skb)
 	if (!sums)
 		return NO_MATCH;
 	if (!read_segment(skb, 0, &s)) {
-		__sync_fetch_and_add(&sums->arrived_bytes, bytes_of(skb, UDP_HEADERS));
+		__sync_fetch_and_add(&sums->arrived_bytes, bytes_of(skb, skb->len - UDP_HEADERS, UDP_HEADERS));
 		return NO_MATCH;
 	}
-	__sync_fetch_and_add(&sums->arrived_bytes, bytes_of(skb, s.headers + ETH_HLEN));
+	__sync_fetch_and_add(&sums->arrived_bytes, bytes_of(skb, s.payload, s.headers));
 	if (s.has_stamp)
 		time_arrival(sums, &s, now);
 	flow = bpf_map_lookup_elem(&weir_sent_flows, &s.flow);

@@ -40,15 +40,18 @@ struct weir_sent_flow { /* one TCP flow's data that left */
 };
 _Static_assert(sizeof(struct weir_sent_flow) == 96, "user space reads this layout");
 
+#define WEIR_NO_UNIT 1
+
 struct weir_arrived_flow { /* the clock of one TCP flow's far end, as its timestamps tell it */
-	__u64 first;        /* when the first one came */
+	__u64 first;        /* when the first one came; 0: packets have left, and none has come */
 	__s64 base[2];      /* the least delay of this period and of the one before */
 	__u32 first_stamp;  /* TSval */
 	__u32 last_stamp;
-	__u32 unit_ns;      /* of the far clock; 0: not known yet */
+	__u32 unit_ns;      /* of the far clock; 0: not known yet, WEIR_NO_UNIT: none that weir knows */
 	__u32 period;       /* of `base` */
 	__u32 epoch;        /* of `base` (weir_signals_config) */
 	__u32 has_base;     /* bit 0: of this period, bit 1: of the one before */
+	__u32 was_fast;     /* the unit did not hold once */
 };
 
 struct weir_signals_config { /* written by user space */

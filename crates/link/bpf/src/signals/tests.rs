@@ -285,39 +285,48 @@ impl LinkSignals {
     }
 }
 
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
+
 /// Stamps of a far end whose clock ticks at `hz`, as packets that come at each call.
 struct FarClock {
     begin: std::time::Instant,
     hz: u32,
+    is_v6: bool,
 }
 
 impl FarClock {
-    fn new(hz: u32) -> FarClock {
-        FarClock { begin: std::time::Instant::now(), hz }
+    /// The clock of a flow of which a packet has left.
+    fn new(signals: &LinkSignals, hz: u32, is_v6: bool) -> FarClock {
+        signals.leaves(Tcp { is_v6, payload: 0, ..DATA });
+        FarClock { begin: std::time::Instant::now(), hz, is_v6 }
     }
 
-    /// A packet that was sent so long ago.
+    /// A packet that was sent at this time before now.
     fn packet(&self, ago_ms: u32) -> Tcp {
         let ms = u32::try_from(self.begin.elapsed().as_millis()).unwrap() + 1_000 - ago_ms;
         // The numbers begin again on the way.
-        Tcp { stamps: Some(((u32::MAX - 500).wrapping_add(ms * self.hz / 1_000), 3)), ..ANSWER }
+        let stamp = (u32::MAX - 500).wrapping_add(ms * self.hz / 1_000);
+        Tcp { is_v6: self.is_v6, stamps: Some((stamp, 3)), ..ANSWER }
     }
 
-    /// Packets without a queue, for this time.
-    fn runs(&self, signals: &LinkSignals, ms: u64) {
-        let until = std::time::Instant::now() + std::time::Duration::from_millis(ms);
+    /// Packets that have waited, for this time.
+    fn comes(&self, signals: &LinkSignals, ago_ms: u32, for_ms: u64) {
+        let until = std::time::Instant::now() + std::time::Duration::from_millis(for_ms);
         while std::time::Instant::now() < until {
-            signals.comes(self.packet(0));
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            signals.comes(self.packet(ago_ms));
+            std::thread::sleep(PAUSE);
         }
     }
 
-    /// Packets that have waited, until the packets before them do not count any more.
-    fn waits(&self, signals: &LinkSignals, ago_ms: u32) {
-        let until = std::time::Instant::now() + std::time::Duration::from_millis(150);
-        while std::time::Instant::now() < until {
+    /// The queue that packets which have waited tell, once those before them do not count any more.
+    fn tells(&self, signals: &LinkSignals, ago_ms: u32) -> u64 {
+        self.comes(signals, ago_ms, 150);
+        // A thread that was held up has no packet in the last 60 ms.
+        loop {
+            if let Some(queue) = signals.counts().least_delay {
+                return queue;
+            }
             signals.comes(self.packet(ago_ms));
-            std::thread::sleep(std::time::Duration::from_millis(5));
         }
     }
 }
@@ -326,42 +335,93 @@ impl FarClock {
 fn packets_that_come_late_by_their_senders_clock_tell_a_queue() {
     for hz in [1_000, 250, 100] {
         let Some(mut signals) = programs() else { return };
-        let clock = FarClock::new(hz);
-        clock.runs(&signals, 300);
+        let clock = FarClock::new(&signals, hz, false);
+        clock.comes(&signals, 0, 300);
         assert_eq!(signals.counts().delays, 0, "{hz} Hz: its unit is not known yet");
-        clock.runs(&signals, 600);
+        clock.comes(&signals, 0, 600);
         let counts = signals.counts();
         assert!(counts.delays > 0 && counts.arrived > 0, "{hz} Hz: {counts:?}");
-        let none = counts.least_delay.unwrap();
-        assert!(none < 4_000_000, "{hz} Hz: {none} ns");
-        clock.waits(&signals, 80);
-        let queue = signals.counts().least_delay.unwrap();
+        // A packet comes up to a tick after its stamp began.
+        let tick = 1_000_000_000 / u64::from(hz) + 4_000_000;
+        let none = clock.tells(&signals, 0);
+        assert!(none < tick, "{hz} Hz: {none} ns");
+        let queue = clock.tells(&signals, 80);
         assert!((70_000_000..2_000_000_000).contains(&queue), "{hz} Hz: {queue} ns");
         signals.forget_arrival_bases().unwrap();
-        clock.waits(&signals, 80);
-        let queue = signals.counts().least_delay.unwrap();
-        assert!(queue < 15_000_000, "{hz} Hz: {queue} ns above a base that was forgotten");
+        let queue = clock.tells(&signals, 80);
+        assert!(queue < tick, "{hz} Hz: {queue} ns above a base that was forgotten");
     }
 }
 
 #[test]
-fn clock_of_an_unknown_unit_tells_no_queue() {
+fn flow_that_begins_in_a_queue_tells_that_queue() {
     let Some(signals) = programs() else { return };
-    FarClock::new(500).runs(&signals, 1_200);
-    assert_eq!((signals.counts().delays, signals.counts().least_delay), (0, None));
+    let first = FarClock::new(&signals, 1_000, false);
+    first.comes(&signals, 0, 700);
+    let late = FarClock::new(&signals, 1_000, true);
+    let until = std::time::Instant::now() + std::time::Duration::from_millis(800);
+    while std::time::Instant::now() < until {
+        signals.comes(first.packet(80));
+        signals.comes(late.packet(80));
+        std::thread::sleep(PAUSE);
+    }
+    let queue = late.tells(&signals, 80);
+    assert!((60_000_000..2_000_000_000).contains(&queue), "{queue} ns");
 }
 
 #[test]
-fn clock_that_jumps_is_learnt_anew() {
+fn clock_of_an_unknown_unit_tells_no_queue() {
+    for hz in [500, 300, 128] {
+        let Some(signals) = programs() else { return };
+        FarClock::new(&signals, hz, false).comes(&signals, 0, 1_200);
+        let counts = signals.counts();
+        assert_eq!((counts.delays, counts.least_delay), (0, None), "{hz} Hz");
+    }
+}
+
+#[test]
+fn clock_that_jumps_is_learnt_again() {
     let Some(signals) = programs() else { return };
-    let clock = FarClock::new(1_000);
-    clock.runs(&signals, 700);
+    let clock = FarClock::new(&signals, 1_000, false);
+    clock.comes(&signals, 0, 700);
     let known = signals.counts().delays;
     assert!(known > 0);
     // A clock that is ahead by 0.3 s looks like a path that has become shorter.
     let jumped = FarClock { begin: clock.begin - std::time::Duration::from_millis(300), ..clock };
-    jumped.runs(&signals, 300);
+    jumped.comes(&signals, 0, 300);
     assert_eq!(signals.counts().delays, known, "the unit is not known again yet");
-    jumped.runs(&signals, 500);
-    assert!(signals.counts().delays > known);
+    jumped.comes(&signals, 0, 500);
+    let again = signals.counts().delays;
+    assert!(again > known);
+    // One stamp from the future must not silence the flow.
+    let future = Tcp { stamps: Some((1 << 30, 3)), ..jumped.packet(0) };
+    signals.comes(future);
+    jumped.comes(&signals, 0, 900);
+    assert!(signals.counts().delays > again + 20, "{:?}", signals.counts());
+}
+
+#[test]
+fn clock_that_runs_ahead_again_tells_nothing() {
+    let Some(signals) = programs() else { return };
+    let mut clock = FarClock::new(&signals, 1_000, false);
+    for is_known_after in [true, false] {
+        clock.comes(&signals, 0, 700);
+        assert!(signals.counts().delays > 0);
+        // 51 times 40 ms are above 2 s.
+        for _ in 0..51 {
+            clock.begin -= std::time::Duration::from_millis(40);
+            signals.comes(clock.packet(0));
+        }
+        let before = signals.counts().delays;
+        clock.comes(&signals, 0, 800);
+        assert_eq!(signals.counts().delays > before, is_known_after);
+    }
+}
+
+#[test]
+fn packets_that_no_one_asked_for_tell_nothing() {
+    let Some(signals) = programs() else { return };
+    let clock = FarClock { begin: std::time::Instant::now(), hz: 1_000, is_v6: false };
+    clock.comes(&signals, 0, 800);
+    assert_eq!(signals.counts().delays, 0);
 }
