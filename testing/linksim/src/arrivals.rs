@@ -23,6 +23,8 @@ const OWN_QUEUE: usize = 40;
 const OWN_DELAY_MS: f64 = 20.0;
 /// Samples are of this time.
 const RECENT_MS: u64 = 60;
+/// The programs learn a sender's clock for this time.
+const LEARNS_MS: u64 = 500;
 
 /// Traffic of a run, by millisecond.
 pub struct Arrivals<'a> {
@@ -36,13 +38,51 @@ pub struct Arrivals<'a> {
     pub tick_ms: u64,
     /// Whether the servers send.
     pub sends: fn(u64) -> bool,
+    /// Use and waits count from here on.
+    pub judged_from_ms: u64,
+    /// Each flow ends after this time, and another one begins in its place. `None`: they never end.
+    pub lasts_ms: Option<u64>,
 }
 
 impl Arrivals<'_> {
     /// Eight TCP flows that always send, and a decision each 50 ms.
     #[must_use]
     pub fn of(trace: &Trace) -> Arrivals<'_> {
-        Arrivals { trace, flows: 8, flood_mbit: 0.0, tick_ms: 50, sends: |_| true }
+        Arrivals {
+            trace,
+            flows: 8,
+            flood_mbit: 0.0,
+            tick_ms: 50,
+            sends: |_| true,
+            judged_from_ms: 0,
+            lasts_ms: None,
+        }
+    }
+}
+
+/// A flow at its server, in the scheduler and in the programs.
+struct Flow {
+    sender: Cubic,
+    own: VecDeque<u64>,
+    /// The arrival of its first packet.
+    first: Option<u64>,
+    base: Base,
+}
+
+impl Flow {
+    fn new() -> Flow {
+        Flow { sender: Cubic::new(), own: VecDeque::new(), first: None, base: Base::default() }
+    }
+
+    /// The queue that a packet tells, beside the last one that others told.
+    fn tells(&mut self, ms: u64, delay: u32, others: Option<u32>) -> Option<u32> {
+        let is_first = self.first.is_none();
+        let first = *self.first.get_or_insert(ms);
+        if is_first || !self.base.is_known(ms) {
+            // It begins in the queue of the others.
+            self.base.add(ms, delay.saturating_sub(others.unwrap_or(0)));
+        }
+        (ms >= first + LEARNS_MS).then(|| delay - self.base.add(ms, delay))
     }
 }
 
@@ -53,14 +93,17 @@ type Coming = BinaryHeap<Reverse<(u64, Option<usize>, u64)>>;
 pub fn arrive(scene: &Arrivals<'_>, mut capacity: impl FnMut(Instant, &Signals) -> Decision) -> Outcome {
     let trace = scene.trace;
     let limit = (per_ms(trace.mean()) * 1_000.0 * PROVIDERS_QUEUE / PACKET as f64) as usize;
-    let mut flows: Vec<Cubic> = (0..scene.flows).map(|_| Cubic::new()).collect();
-    let mut own: Vec<VecDeque<u64>> = vec![VecDeque::new(); scene.flows];
+    let mut flows: Vec<Flow> = (0..scene.flows).map(|_| Flow::new()).collect();
+    // The flows that have not ended.
+    let mut open: Vec<usize> = (0..scene.flows).collect();
     let mut coming = Coming::new();
     // Of which flow, when it was sent, and when it came to the queue.
     let mut provider: VecDeque<(Option<usize>, u64, u64)> = VecDeque::new();
     let mut heard: BinaryHeap<Reverse<(u64, usize, Heard)>> = BinaryHeap::new();
-    let (mut credit, mut grant, mut next, mut could, mut carried) = (0.0, 0.0, 0, 0.0, 0u64);
-    let (mut base, mut samples) = (Base::default(), VecDeque::new());
+    // The flows that wait in the scheduler, in the order of their turns.
+    let mut turns: VecDeque<usize> = VecDeque::new();
+    let (mut credit, mut grant, mut could, mut carried) = (0.0, 0.0, 0.0, 0u64);
+    let mut samples: VecDeque<(u64, u32)> = VecDeque::new();
     let (mut counts, mut meter) = (ArrivalCounts::default(), ArrivalMeter::default());
     let (mut told, mut was_busy, mut floods) = (0u64, false, 0.0);
     let (mut outcome, mut now_capacity, mut moment) = (Outcome::default(), 0.0, Moment::default());
@@ -83,7 +126,7 @@ pub fn arrive(scene: &Arrivals<'_>, mut capacity: impl FnMut(Instant, &Signals) 
             (told, was_busy) = (counts.arrived, false);
             let decision = capacity(Instant(Duration::from_millis(ms)), &signals);
             if decision.forgets_bases {
-                base = Base::default();
+                flows.iter_mut().for_each(|flow| flow.base = Base::default());
                 samples.clear();
             }
             now_capacity = decision.capacity.as_mbit();
@@ -92,14 +135,21 @@ pub fn arrive(scene: &Arrivals<'_>, mut capacity: impl FnMut(Instant, &Signals) 
         while heard.peek().is_some_and(|Reverse((at, ..))| *at <= ms) {
             let Some(Reverse((at, flow, what))) = heard.pop() else { break };
             match what {
-                Heard::Lost => flows[flow].loses(at),
-                Heard::Acked { left } => flows[flow].acks(at, (at - left) as u32),
+                Heard::Lost => flows[flow].sender.loses(at),
+                Heard::Acked { left } => flows[flow].sender.acks(at, (at - left) as u32),
             }
         }
-        for (place, flow) in flows.iter_mut().enumerate() {
-            while (scene.sends)(ms) && flow.may_send() {
-                flow.sends();
-                coming.push(Reverse((ms + path, Some(place), ms)));
+        for (place, number) in open.iter_mut().enumerate() {
+            let ends =
+                |lasts: u64| ms > 0 && (ms + place as u64 * lasts / scene.flows as u64).is_multiple_of(lasts);
+            if scene.lasts_ms.is_some_and(ends) {
+                *number = flows.len();
+                flows.push(Flow::new());
+            }
+            let sender = &mut flows[*number].sender;
+            while (scene.sends)(ms) && sender.may_send() {
+                sender.sends();
+                coming.push(Reverse((ms + path, Some(*number), ms)));
             }
         }
         floods += per_ms(scene.flood_mbit) / PACKET as f64;
@@ -116,40 +166,48 @@ pub fn arrive(scene: &Arrivals<'_>, mut capacity: impl FnMut(Instant, &Signals) 
             }
         }
         let rate = per_ms(trace.rate[ms as usize]);
-        could += rate;
+        let is_judged = ms >= scene.judged_from_ms;
+        could += if is_judged { rate } else { 0.0 };
         moment.link += rate;
         grant = if provider.is_empty() { rate.min(grant + rate) } else { grant + rate };
         let room = OWN_QUEUE.max((per_ms(now_capacity) * OWN_DELAY_MS / PACKET as f64) as usize);
         while grant >= PACKET as f64 {
             let Some((flow, sent, came)) = provider.pop_front() else { break };
             grant -= PACKET as f64;
-            carried += PACKET;
+            carried += if is_judged { PACKET } else { 0 };
             counts.arrived += PACKET;
             moment.carried += PACKET as f64;
             moment.wait_ms = moment.wait_ms.max((ms - came) as u32);
-            outcome.waits((ms - came) as u32);
-            let Some(flow) = flow else { continue };
-            let delay = (ms - sent) as u32;
-            let least = base.add(ms, delay);
-            samples.push_back((ms, delay - least));
-            counts.delays += 1;
-            if own[flow].len() < room {
-                own[flow].push_back(sent);
+            if is_judged {
+                outcome.waits((ms - came) as u32);
+            }
+            let Some(number) = flow else { continue };
+            let flow = &mut flows[number];
+            let last = samples.back().filter(|(at, _)| *at + RECENT_MS >= ms).map(|(_, wait)| *wait);
+            if let Some(wait) = flow.tells(ms, (ms - sent) as u32, last) {
+                samples.push_back((ms, wait));
+                counts.delays += 1;
+            }
+            if flow.own.len() < room {
+                if flow.own.is_empty() {
+                    turns.push_back(number);
+                }
+                flow.own.push_back(sent);
             } else {
-                heard.push(Reverse((ms + path, flow, Heard::Lost)));
+                heard.push(Reverse((ms + path, number, Heard::Lost)));
             }
         }
-        let waits = own.iter().any(|queue| !queue.is_empty());
-        was_busy |= waits;
-        credit = if waits { credit + per_ms(now_capacity) } else { per_ms(now_capacity).min(PACKET as f64) };
-        while credit >= PACKET as f64 && own.iter().any(|queue| !queue.is_empty()) {
-            while own[next].is_empty() {
-                next = (next + 1) % own.len();
-            }
-            let Some(sent) = own[next].pop_front() else { break };
+        was_busy |= !turns.is_empty();
+        let whole = per_ms(now_capacity);
+        credit = if turns.is_empty() { whole.min(PACKET as f64) } else { credit + whole };
+        while credit >= PACKET as f64 {
+            let Some(number) = turns.pop_front() else { break };
+            let Some(sent) = flows[number].own.pop_front() else { continue };
             credit -= PACKET as f64;
-            heard.push(Reverse((ms + path, next, Heard::Acked { left: sent })));
-            next = (next + 1) % own.len();
+            heard.push(Reverse((ms + path, number, Heard::Acked { left: sent })));
+            if !flows[number].own.is_empty() {
+                turns.push_back(number);
+            }
         }
     }
     outcome.used = carried as f64 / could;

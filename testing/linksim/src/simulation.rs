@@ -150,6 +150,16 @@ impl Base {
         self.least()
     }
 
+    /// Whether it has a value of this period or of the one before.
+    pub(crate) fn is_known(&self, ms: u64) -> bool {
+        let [now, before] = self.halves;
+        match (ms / 4_000).checked_sub(self.period) {
+            Some(0) => now.or(before).is_some(),
+            Some(1) => now.is_some(),
+            _ => false,
+        }
+    }
+
     fn least(&self) -> u32 {
         self.halves.iter().flatten().copied().min().unwrap_or(0)
     }

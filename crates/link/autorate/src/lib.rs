@@ -93,12 +93,27 @@ struct Pace {
     growth: f64,
     /// The deepest cut below the rate in one step.
     deepest: f64,
+    /// The time without samples on a busy link after which the queue counts as unknown.
+    blind_after: Duration,
 }
 
 /// The upload waits in this node's scheduler, and obeys at once.
-const LEAVES: Pace = Pace { queue: 4, drain_time: Duration::from_millis(70), growth: 1.6, deepest: 0.95 };
-/// The download's packets were sent before a drop told their sender. Faster growth fills the queue in between.
-const ARRIVES: Pace = Pace { queue: 2, drain_time: Duration::from_millis(100), growth: 1.15, deepest: 0.7 };
+const LEAVES: Pace = Pace {
+    queue: 4,
+    drain_time: Duration::from_millis(70),
+    growth: 1.6,
+    deepest: 0.95,
+    blind_after: Duration::ZERO,
+};
+/// The download's packets were sent before a drop told their sender. Faster growth fills the queue in between. The
+/// clocks of new senders are learnt for half a second.
+const ARRIVES: Pace = Pace {
+    queue: 2,
+    drain_time: Duration::from_millis(100),
+    growth: 1.15,
+    deepest: 0.7,
+    blind_after: Duration::from_secs(1),
+};
 
 /// A queue that stays too long.
 #[derive(Debug, Clone, Copy)]
@@ -159,6 +174,8 @@ pub struct Follower {
     grown: Option<f64>,
     /// For how long the rate was known since the capacity was blind.
     known: Duration,
+    /// The first tick since which a busy link brings few samples.
+    few_since: Option<Instant>,
     /// The mean base of the flows that answered of late, where round trips alone tell the rate.
     path: Option<Duration>,
 }
@@ -197,6 +214,7 @@ impl Follower {
             recent: Recent::default(),
             grown: None,
             known: Duration::ZERO,
+            few_since: None,
             path: None,
         }
     }
@@ -261,10 +279,13 @@ impl Follower {
             self.state = State::Track;
             return;
         }
+        let is_few = signals.is_busy && self.samples.sum(now) < FEW;
+        self.few_since = if is_few { self.few_since.or(Some(now)) } else { None };
+        let is_blind = self.few_since.is_some_and(|since| now.since(since) >= self.pace.blind_after);
         match signals.queue.and_then(|queue| self.see(now, goal, queue, signals)) {
             Some(seen) if seen.is_full => self.track(now, tick, goal, seen, signals.base),
             _ if !signals.is_busy => self.idle(now, tick),
-            _ if self.samples.sum(now) < FEW => self.blind(tick),
+            _ if is_blind => self.blind(tick),
             _ => {}
         }
     }

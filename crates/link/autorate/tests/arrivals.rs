@@ -6,6 +6,10 @@ use weir_autorate::{Follower, Settings, State};
 use weir_linksim::{Arrivals, Link, Outcome, Trace, arrive, constant};
 use weir_units::{BitRate, Instant};
 
+/// All flows begin at once, on a link whose rate no one knows, and fill the provider's queue. CUBIC in the simulation
+/// leaves its slow start by losses alone.
+const START_MS: u64 = 12_000;
+
 /// The follower between 1 and 60 Mbit/s.
 fn follow(scene: &Arrivals<'_>) -> Outcome {
     let settings = Settings::new(BitRate::mbit(1), BitRate::mbit(60), Duration::from_millis(30)).unwrap();
@@ -24,7 +28,7 @@ fn made(link: Link, seed: u64) -> Trace {
 fn assert_links(link: Link, flows: usize, least_used: f64, most_ms: u32) {
     for seed in 0..4 {
         let trace = made(link, seed);
-        let outcome = follow(&Arrivals { flows, ..Arrivals::of(&trace) });
+        let outcome = follow(&Arrivals { flows, judged_from_ms: START_MS, ..Arrivals::of(&trace) });
         println!("{} {seed}, {flows} flows: {}", trace.name, outcome.row());
         let (used, wait) = (outcome.used, outcome.wait(0.95));
         assert!(used >= least_used, "{} {seed}: {:.1} % used", trace.name, used * 100.0);
@@ -53,7 +57,7 @@ fn lte_like_links_are_used_with_queues_below_a_third_of_a_second() {
 fn constant_link_below_the_maximum_is_used_without_a_long_queue() {
     let trace = constant(40.0, 60);
     for flows in [1, 2, 16] {
-        let outcome = follow(&Arrivals { flows, ..Arrivals::of(&trace) });
+        let outcome = follow(&Arrivals { flows, judged_from_ms: START_MS, ..Arrivals::of(&trace) });
         println!("constant, {flows} flows: {}", outcome.row());
         assert!(outcome.used >= 0.96, "{flows} flows: {}", outcome.row());
         // The first half second fills the queue: no one knows the link's rate.
@@ -102,9 +106,26 @@ fn flood_leaves_the_others_a_part_of_the_link() {
 #[test]
 fn pauses_of_the_traffic_leave_the_rate_known() {
     let trace = constant(20.0, 40);
-    let outcome = follow(&Arrivals { sends: |ms| ms % 5_000 < 2_500, ..Arrivals::of(&trace) });
+    let outcome = follow(&Arrivals {
+        sends: |ms| ms % 5_000 < 2_500,
+        judged_from_ms: START_MS,
+        ..Arrivals::of(&trace)
+    });
     println!("pauses: {}", outcome.row());
     assert!(outcome.used >= 0.4, "{}", outcome.row());
     let (_, high) = outcome.capacity_between(10_000, 40_000);
     assert!(high <= 40.0, "{high} of 20 Mbit/s");
+}
+
+/// A flow that begins in a queue must not hide it, and the old bases end after some seconds.
+#[test]
+fn flows_that_come_and_go_leave_no_queue_behind() {
+    let trace = constant(40.0, 60);
+    for lasts in [1_500, 4_000, 20_000] {
+        let outcome =
+            follow(&Arrivals { lasts_ms: Some(lasts), judged_from_ms: START_MS, ..Arrivals::of(&trace) });
+        println!("constant, flows of {lasts} ms: {}", outcome.row());
+        assert!(outcome.used >= 0.9, "{lasts} ms: {}", outcome.row());
+        assert!(outcome.wait(0.95) <= 150, "{lasts} ms: {}", outcome.row());
+    }
 }

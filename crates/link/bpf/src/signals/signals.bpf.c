@@ -37,7 +37,7 @@
 #define BACK_NS (50 * MSEC)        /* a delay falls by more than this with a wrong unit or another path alone */
 #define FAST_NS (2000 * MSEC)      /* it falls by this below the first one as a queue drains. A fast clock has no end */
 #define FAR_BACK (1 << 14)         /* ticks. A stamp that is further back belongs to another clock */
-#define RECENT_CELLS 6
+#define RECENT_NS (60 * MSEC)
 #define UNKNOWN ~0ULL
 #define LONGEST_NS (5000 * MSEC)   /* a longer queue means a wrong unit */
 #define OPTIONS 8 /* that are looked at */
@@ -235,19 +235,10 @@ static __always_inline void sample(struct weir_link_signals *sums, struct weir_s
 	keep_least(sums->least, now, queue);
 }
 
-/* The least queue of the last 60 ms. */
-static __always_inline __u64 recent_least(const struct weir_least *cells, __u64 now)
+/* The queue that the last packet told. The least one would lie below it, and each new flow would hide a part of it. */
+static __always_inline __u64 last_queue(const struct weir_link_signals *sums, __u64 now)
 {
-	__u64 cell = now / WEIR_CELL_NS, least = UNKNOWN;
-	int i;
-
-	for (i = 0; i < RECENT_CELLS; i++) {
-		const struct weir_least *at = &cells[(cell - i) % WEIR_CELLS];
-
-		if (at->cell == cell - i && at->ns < least)
-			least = at->ns;
-	}
-	return least;
+	return sums->last_delay_at && now - sums->last_delay_at < RECENT_NS ? sums->last_delay : UNKNOWN;
 }
 
 static __always_inline __u32 arrival_epoch(void)
@@ -265,18 +256,24 @@ static __always_inline void expect_arrivals(const struct weir_down_flow *flow)
 
 	if (bpf_map_lookup_elem(&weir_arrived_flows, flow))
 		return;
-	fresh.epoch = arrival_epoch();
 	bpf_map_update_elem(&weir_arrived_flows, flow, &fresh, BPF_NOEXIST);
 }
 
-/* Begins to learn the flow's clock with this packet. */
-static __always_inline void learn(struct weir_arrived_flow *flow, const struct segment *s, __u64 now)
+/* Begins to learn the flow's clock with this packet, whose delay counts as 0 from then on. It waited in the queue that
+ * others tell now, if they do. A flow's first packet precedes the queue that the flow makes itself. */
+static __always_inline void learn(const struct weir_link_signals *sums, struct weir_arrived_flow *flow,
+				  const struct segment *s, __u64 now)
 {
+	__u64 others = last_queue(sums, now);
+
 	flow->first = now;
 	flow->first_stamp = s->stamp;
 	flow->last_stamp = s->stamp;
 	flow->unit_ns = 0;
-	flow->has_base = 0;
+	flow->base[0] = others == UNKNOWN ? 0 : -(__s64)others;
+	flow->has_base = 1;
+	flow->period = now / BASE_PERIOD_NS;
+	flow->epoch = arrival_epoch();
 }
 
 /* The unit of a clock that made this number of ticks in this time: a quarter slower, as a queue grows, or an eighth
@@ -292,8 +289,8 @@ static __always_inline __u32 unit_of(__u64 ticks, __u64 elapsed)
 	return 0;
 }
 
-/* Takes a delay into the flow's base; the base. A flow without one began in the queue that the others tell, if they
- * do. After a new epoch each flow has a base of its own. */
+/* Takes a delay into the flow's base; the base. A flow that was silent for some seconds has none: it comes back in the
+ * queue that others tell, if they do. After a new epoch each flow has a base of its own. */
 static __always_inline __s64 delay_base(struct weir_arrived_flow *flow, __u64 now, __s64 delay, __u64 others)
 {
 	__u32 period = now / BASE_PERIOD_NS, epoch = arrival_epoch();
@@ -337,11 +334,12 @@ static __always_inline void time_arrival(struct weir_link_signals *sums, const s
 	struct weir_arrived_flow *flow = bpf_map_lookup_elem(&weir_arrived_flows, &s->flow);
 	__u64 elapsed, ticks;
 	__s64 delay, queue;
+	int is_new;
 
 	if (!flow || flow->unit_ns == WEIR_NO_UNIT)
 		return;
 	if (!flow->first || s->flags & SYN || (__s32)(s->stamp - flow->last_stamp) < -FAR_BACK) {
-		learn(flow, s, now);
+		learn(sums, flow, s, now);
 		return;
 	}
 	if ((__s32)(s->stamp - flow->last_stamp) <= 0) /* the first packet with a stamp counts */
@@ -349,32 +347,35 @@ static __always_inline void time_arrival(struct weir_link_signals *sums, const s
 	flow->last_stamp = s->stamp;
 	elapsed = now - flow->first;
 	ticks = s->stamp - flow->first_stamp;
-	if (!flow->unit_ns && elapsed >= LEARN_NS)
+	is_new = !flow->unit_ns;
+	if (is_new && elapsed >= LEARN_NS)
 		flow->unit_ns = unit_of(ticks, elapsed);
 	if (!flow->unit_ns) {
 		if (elapsed > FORGET_NS)
-			learn(flow, s, now);
+			learn(sums, flow, s, now);
 		return;
 	}
 	delay = (__s64)elapsed - (__s64)(ticks * flow->unit_ns);
 	if (is_fast(delay, elapsed)) {
-		learn(flow, s, now);
+		learn(sums, flow, s, now);
 		if (flow->was_fast)
 			flow->unit_ns = WEIR_NO_UNIT;
 		flow->was_fast = 1;
 		return;
 	}
-	if (is_below_bases(flow, delay)) {
-		learn(flow, s, now);
+	if (!is_new && is_below_bases(flow, delay)) {
+		learn(sums, flow, s, now);
 		return;
 	}
-	queue = delay - delay_base(flow, now, delay, recent_least(sums->least_delay, now));
+	queue = delay - delay_base(flow, now, delay, last_queue(sums, now));
 	if (queue > (__s64)LONGEST_NS) {
-		learn(flow, s, now);
+		learn(sums, flow, s, now);
 		return;
 	}
 	__sync_fetch_and_add(&sums->delays, 1);
 	keep_least(sums->least_delay, now, queue);
+	sums->last_delay = queue;
+	sums->last_delay_at = now;
 }
 
 /* The packet's bytes with the headers of each of its segments, as a scheduler counts them. */

@@ -23,8 +23,10 @@ struct weir_link_signals { /* counted from the load of the programs */
 	__u64 arrived_bytes; /* all packets that came, with the headers of each segment */
 	__u64 delays;        /* of packets that came, by a clock that is known */
 	struct weir_least least_delay[WEIR_CELLS]; /* above the flow's base */
+	__u64 last_delay;    /* the same of the last one, for flows that begin in a queue */
+	__u64 last_delay_at;
 };
-_Static_assert(sizeof(struct weir_link_signals) == 576, "user space reads this layout");
+_Static_assert(sizeof(struct weir_link_signals) == 592, "user space reads this layout");
 
 struct weir_sent_flow { /* one TCP flow's data that left */
 	__u64 answered;  /* the last answer, or the first packet */

@@ -360,6 +360,7 @@ fn flow_that_begins_in_a_queue_tells_that_queue() {
     let Some(signals) = programs() else { return };
     let first = FarClock::new(&signals, 1_000, false);
     first.comes(&signals, 0, 700);
+    first.comes(&signals, 80, 200);
     let late = FarClock::new(&signals, 1_000, true);
     let until = std::time::Instant::now() + std::time::Duration::from_millis(800);
     while std::time::Instant::now() < until {
