@@ -37,7 +37,7 @@ pub use access::Rights;
 pub(crate) use access::{Access, GROUP, Right};
 pub(crate) use agreements::{Agreements, Decide};
 pub(crate) use api::{Api, Pem, Place};
-pub(crate) use capacity::Follows;
+pub(crate) use capacity::{Follows, in_words};
 pub(crate) use discover::Discover;
 pub(crate) use kubernetes::{Kubernetes, check_server, is_node};
 pub(crate) use labels::{Granted, Labels, grant, within};
@@ -213,7 +213,8 @@ impl Link {
     /// The shared capacities in words, for the log.
     pub(crate) fn in_words(&self) -> String {
         let one = |link: &Link| {
-            let download = link.download.map(|rate| format!(", and {rate} of what arrives there"));
+            let down = link.of_download().map(|down| down.capacity_in_words());
+            let download = down.map(|rate| format!(", and {rate} of what arrives there"));
             format!("{} on {}{}", link.capacity_in_words(), link.device, download.unwrap_or_default())
         };
         format!("sharing {}", self.all().map(one).collect::<Vec<_>>().join("; "))

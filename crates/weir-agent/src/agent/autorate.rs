@@ -63,9 +63,14 @@ impl Programs {
         self.fault = forgotten.err().map(|e| chain(&e)).or(self.fault.take());
     }
 
-    /// The error if they cannot be used.
-    pub(super) fn failure(&self) -> Option<&String> {
-        self.loaded.as_ref().err().or(self.fault.as_ref())
+    /// The error if they were not loaded and attached.
+    pub(super) fn unopened(&self) -> Option<&String> {
+        self.loaded.as_ref().err()
+    }
+
+    /// The error if they cannot be used now.
+    fn failure(&self) -> Option<&String> {
+        self.unopened().or(self.fault.as_ref())
     }
 }
 
@@ -142,7 +147,7 @@ pub(super) struct Autorate {
 impl Autorate {
     /// A follower that reads these programs.
     pub(super) fn new(follows: Follows, way: Way, programs: &Programs, now: Instant) -> Autorate {
-        Autorate::with(follows, way, programs.failure().cloned(), now)
+        Autorate::with(follows, way, programs.unopened().cloned(), now)
     }
 
     /// A follower of what leaves by an engine.
@@ -153,7 +158,7 @@ impl Autorate {
         now: Instant,
     ) -> Autorate {
         let unfit = LinkSignals::goes_with(engine).err().map(|e| unread(&e));
-        Autorate::with(follows, Way::Up, unfit.or_else(|| programs.failure().cloned()), now)
+        Autorate::with(follows, Way::Up, unfit.or_else(|| programs.unopened().cloned()), now)
     }
 
     fn with(follows: Follows, way: Way, failure: Option<String>, now: Instant) -> Autorate {

@@ -43,6 +43,12 @@ impl Rates {
             download_follows: link.download_follows,
         }
     }
+
+    /// The capacity and the download, if it is shared.
+    fn in_words(&self) -> [Option<String>; 2] {
+        let download = self.download.map(|rate| config::in_words(rate, self.download_follows));
+        [Some(config::in_words(self.capacity, self.follows)), download]
+    }
 }
 
 /// The capacities of the configuration, and those by hand that replace them.
@@ -313,6 +319,8 @@ impl Agent {
             download.reconfigure(config);
         }
         self.follow_rates();
+        // A follower whose bounds stay has another rate than its highest one.
+        self.link.scheduler.shape.capacity = self.in_force();
         if let Some(download) = &mut self.link.download {
             let divided = download.divide();
             self.follow_up(divided);
@@ -328,12 +336,11 @@ impl Agent {
         for (device, old) in &before {
             let (new, by_hand) = (after[device], set.of(device, is_several));
             let of_link = if is_several { format!("link {device}: ") } else { String::new() };
-            let changes = [
-                ("capacity", Some(old.capacity), Some(new.capacity), by_hand.capacity),
-                ("download", old.download, new.download, by_hand.download),
-            ];
-            for (what, old, new, by_hand) in changes {
-                let (Some(old), Some(new)) = (old, new) else { continue };
+            let by_hand = [("capacity", by_hand.capacity), ("download", by_hand.download)];
+            for ((what, by_hand), words) in
+                by_hand.into_iter().zip(old.in_words().into_iter().zip(new.in_words()))
+            {
+                let (Some(old), Some(new)) = words else { continue };
                 if old != new {
                     let origin = by_hand.map_or("as configured", |_| "set by hand");
                     told.push(format!("{of_link}{what} {new}, was {old}: {origin}, by {by}{undo}"));

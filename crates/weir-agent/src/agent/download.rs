@@ -265,6 +265,19 @@ impl Download {
 
     /// Divides the download, and has the scheduler and the programs follow.
     pub(super) fn divide(&mut self) -> Effects {
+        let applied = self.apply_division();
+        let (_, failure) = self.scheduler.restore();
+        self.ended(applied.err().or(failure))
+    }
+
+    /// Divides the download, and has the scheduler follow. Damage to the programs' maps is left to the check that
+    /// tells of it.
+    pub(super) fn divide_only(&mut self) -> Effects {
+        let applied = self.apply_division();
+        self.ended(applied.err())
+    }
+
+    fn apply_division(&mut self) -> Result<(), EngineError> {
         let mut capacity = self.in_force();
         let is_charged = self.classes.config().link.charge_drops;
         if is_charged {
@@ -280,9 +293,12 @@ impl Download {
         }
         let shape = plan::Shape { capacity, ..self.shape };
         let plan = Plan { shape: &shape, groups: &groups, members: &members };
-        let result = self.scheduler.apply(&plan, self.is_new_here);
-        let (_, failure) = self.scheduler.restore();
-        match result.err().or(failure) {
+        self.scheduler.apply(&plan, self.is_new_here)
+    }
+
+    /// The effects of a division that ended so.
+    fn ended(&mut self, error: Option<EngineError>) -> Effects {
+        match error {
             None => {
                 self.error = None;
                 Effects::default()

@@ -24,7 +24,7 @@ use super::{
 /// A direction of a link, as the agent divides it.
 struct Divided<'a> {
     classes: &'a ClassTable,
-    shape: &'a plan::Shape,
+    shape: plan::Shape,
     engine: EngineKind,
     direction: Direction,
     /// The other ports of the link's bridge. tc knows leaving packets by the port that they came from.
@@ -44,7 +44,7 @@ impl Agent {
         let divided = match query.direction {
             Direction::Upload => Divided {
                 classes,
-                shape: &link.scheduler.shape,
+                shape: link.scheduler.shape,
                 engine: link.scheduler.engine.kind(),
                 direction: Direction::Upload,
                 ports: self.ports_beside(link, &interfaces),
@@ -104,7 +104,7 @@ fn of_download<'a>(link: &'a Uplink, device: &str) -> Result<Divided<'a>, Error>
     };
     Ok(Divided {
         classes: &download.classes,
-        shape: &download.shape,
+        shape: plan::Shape { capacity: download.in_force(), ..download.shape },
         engine: download.device().1,
         direction: Direction::Download,
         ports: BTreeSet::new(),
@@ -161,7 +161,7 @@ impl Divided<'_> {
         let groups: Vec<plan::Group> = of_kind(true).map(group).collect();
         let members: Vec<plan::Member> = of_kind(false).map(member).collect();
         let mut nodes = Vec::new();
-        tree::fixed(&Plan { shape: self.shape, groups: &groups, members: &members }, &mut nodes);
+        tree::fixed(&Plan { shape: &self.shape, groups: &groups, members: &members }, &mut nodes);
         nodes
     }
 

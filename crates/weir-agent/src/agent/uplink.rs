@@ -173,11 +173,12 @@ impl Uplink {
         Some(self.autorate.as_ref()?.view(self.programs.as_ref()))
     }
 
-    /// The error if a direction cannot be followed.
-    pub(super) fn unfollowed(&self) -> Option<String> {
+    /// The errors of directions that cannot be followed.
+    pub(super) fn unfollowed(&self) -> Vec<String> {
         let download = self.download.as_ref().and_then(|download| download.follower.as_ref());
         let of = |follower: &Autorate| follower.failure(self.programs.as_ref());
-        self.autorate.as_ref().and_then(of).or_else(|| download.and_then(of).map(|why| told(&why)))
+        let down = download.and_then(of).map(|why| told(&why));
+        self.autorate.as_ref().and_then(of).into_iter().chain(down).collect()
     }
 
     /// Follows the upload between other bounds, and the download between those of its configuration, or no
@@ -192,12 +193,17 @@ impl Uplink {
         let down = self.download.as_ref().and_then(|download| download.classes.config().link.follows);
         let (number, kind) = (self.scheduler.number, self.scheduler.engine.kind());
         let is_wanted = follows.is_some() || down.is_some();
-        match self.programs.take_if(|_| !is_wanted) {
-            Some(programs) => programs.close(attachments),
-            None if is_wanted && self.programs.is_none() => {
-                self.programs = Some(Programs::open(number, attachments));
+        if let Some(programs) = self.programs.take_if(|_| !is_wanted) {
+            programs.close(attachments);
+        }
+        let is_open = self.programs.as_ref().is_some_and(|programs| programs.unopened().is_none());
+        if is_wanted && !is_open {
+            self.programs = Some(Programs::open(number, attachments));
+            // Followers of programs that could not be opened end with these.
+            self.autorate = None;
+            if let Some(download) = &mut self.download {
+                download.follower = None;
             }
-            None => {}
         }
         let programs = self.programs.as_ref();
         if self.autorate.as_ref().map(Autorate::follows) != follows {
@@ -237,7 +243,7 @@ impl Uplink {
                 programs.forget_bases(Way::Down);
             }
             if follower.applies() {
-                followed.down = download.divide();
+                followed.down = download.divide_only();
             }
         }
         if followed.applies {

@@ -124,18 +124,18 @@ impl Link {
 
     /// The capacity in words, for the log.
     pub(crate) fn capacity_in_words(&self) -> String {
-        match self.follows {
-            None => self.capacity.to_string(),
-            Some(Follows { settings, dry_run: false }) => format!("{} to {}", settings.min(), settings.max()),
-            Some(Follows { settings, dry_run: true }) => {
-                format!(
-                    "{} (dry run: following {} to {} is only told)",
-                    self.capacity,
-                    settings.min(),
-                    settings.max()
-                )
-            }
-        }
+        in_words(self.capacity, self.follows)
+    }
+}
+
+/// A rate with its bounds, if it follows the link.
+pub(crate) fn in_words(rate: BitRate, follows: Option<Follows>) -> String {
+    let Some(Follows { settings, dry_run }) = follows else { return rate.to_string() };
+    let (min, max) = (settings.min(), settings.max());
+    if dry_run {
+        format!("{rate} (dry run: following {min} to {max} is only told)")
+    } else {
+        format!("{min} to {max}")
     }
 }
 

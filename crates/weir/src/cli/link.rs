@@ -170,6 +170,9 @@ fn write_other(out: &mut dyn Write, other: &OtherLink) -> io::Result<()> {
     let text = |d: &weir_api::DownloadStatus| status::capacity(d.capacity, d.configured_capacity);
     let download = other.download.as_ref().map(text);
     writeln!(out, "download   {}", download.unwrap_or_else(|| "not shared".to_owned()))?;
+    if let Some(follows) = other.download.as_ref().and_then(|d| d.follows.as_ref()) {
+        writeln!(out, "follows    {}", status::follows(follows))?;
+    }
     let fault = other.not_enforced_because.as_ref().map(|why| format!("not enforced: {why}"));
     fault.iter().chain(&other.unpromised).try_for_each(|why| writeln!(out, "! {why}"))
 }

@@ -145,7 +145,7 @@ impl Agent {
                 let download = self.link.download.as_ref()?;
                 let sent = passed_by_all(&download.classes, &download.allocations);
                 let seen = LinkSeen { queue: None, sent, repairs: download.repairs };
-                (seen, download.fault().is_some(), download.classes.config().link.capacity)
+                (seen, download.fault().is_some(), download.in_force())
             }
         };
         let earlier = self.agreements.as_mut()?.link_seen.insert(direction, seen)?;

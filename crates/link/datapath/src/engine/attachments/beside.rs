@@ -120,7 +120,7 @@ impl Attachments {
         }
     }
 
-    /// Has programs watch a link's signals, or none.
+    /// Has programs watch a link's signals, or none. After an error none are wanted: their descriptors close.
     ///
     /// # Errors
     /// [`EngineError`].
@@ -128,15 +128,16 @@ impl Attachments {
         if self.of_link[link as usize].signals == hooks {
             return Ok(());
         }
-        let uplink = self.uplink_of(link);
-        if let (Some((index, device)), None) = (&uplink, hooks) {
-            self.unfilter_beside(*index, device, &[SENT, ANSWERED])?;
-        }
         self.of_link[link as usize].signals = hooks;
-        match (uplink, hooks) {
+        let changed = match (self.uplink_of(link), hooks) {
             (Some((index, device)), Some(_)) => self.filter_beside(link, index, &device),
-            _ => Ok(()),
+            (Some((index, device)), None) => self.unfilter_beside(index, &device, &[SENT, ANSWERED]),
+            (None, _) => Ok(()),
+        };
+        if changed.is_err() {
+            self.of_link[link as usize].signals = None;
         }
+        changed
     }
 
     /// Attaches the wanted filters to a link's uplink. It has a clsact qdisc.
