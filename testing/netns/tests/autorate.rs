@@ -156,6 +156,9 @@ fn download_follows_the_link_and_shares_hold() {
     let why = node.weir(&["explain", &node.name("C2")]);
     assert!(why.contains("download: the capacity follows its rate between 2mbit and 40mbit: "), "{why}");
     assert!(filters(&node).contains("weir_sent"));
+    let script = node.weir(&["export", "tc", "--download", "--json"]);
+    let export: weir_api::Export = serde_json::from_str(&script).expect("it is an export");
+    assert!(export.capacity < BitRate::mbit(30), "the rate in force: {}", export.capacity);
     node.weir(&["link", "set", "download=5mbit"]);
     let view = link(&node);
     let by_hand = view.download.expect("the download is shared");
@@ -167,6 +170,28 @@ fn download_follows_the_link_and_shares_hold() {
     let told = node.client().events(false).expect("the agent answers").map(|event| event.expect("an event"));
     let told: Vec<String> = told.filter(|e| e.what == EventKind::CapacityChanged).map(|e| e.detail).collect();
     assert!(told.iter().any(|detail| detail.contains("download: capacity")), "{told:?}");
+}
+
+/// The other direction's capacity by hand replaces neither the rate in force nor the scheduler's.
+#[test]
+fn download_by_hand_leaves_a_followed_upload_alone() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let wire = Some(Wire::of(BitRate::mbit(20), QUEUE));
+    let mut node =
+        Node::build(&Spec { containers: containers(1), mode: Mode::Routed, wire, ..Spec::default() });
+    let config = node.config().following(MIN, MAX, "").engine(EngineKind::Htb).link("download = \"40mbit\"");
+    node.start(&config);
+    carries(&node, 8);
+    let server = node.topology.server_address(Family::V4);
+    let _flows = [(); 4].map(|()| Stream::tcp(node.netns("C1"), node.topology.srv(), server));
+    sleep(SETTLES * 2);
+    node.weir(&["link", "set", "download=30mbit"]);
+    let classes = node.sh(&["tc", "class", "show", "dev", "weir0"]);
+    let root = classes.lines().find(|line| line.starts_with("class htb 1:1 root")).expect("it has a root");
+    println!("{root}, {:?}", follows(&node));
+    assert!(!root.contains("rate 40Mbit"), "the wire carries 8 Mbit/s: {root}");
 }
 
 /// One TCP flow of class C2 has a tenth of the link, and datagrams have the rest.
