@@ -74,8 +74,8 @@ pub struct Cgroup {
     pub dir: PathBuf,
     /// The kernel's id of it: the directory's inode number.
     pub id: u64,
-    /// Its depth: 0 for the root, 1 for `/docker`; what `bpf_skb_ancestor_cgroup_id` takes. `None` in a cgroup namespace
-    /// that hides what is above.
+    /// Its depth: 0 for the root, 1 for `/docker`; what `bpf_skb_ancestor_cgroup_id` takes. `None` outside of the kernel's
+    /// first cgroup namespace.
     pub level: Option<u32>,
 }
 
@@ -157,9 +157,8 @@ impl Cgroup2 {
         let found = fs::metadata(&dir).ok().filter(fs::Metadata::is_dir);
         let meta = found
             .ok_or_else(|| CgroupError::NoSuchCgroup { path: path.to_owned(), mount: self.mount.clone() })?;
-        // Such a mount is the host's, as a container has it.
-        let is_depth_known = self.is_first_namespace || self.root.starts_with("/..");
-        let level = is_depth_known.then(|| depth(&self.root) + depth(inside));
+        // A mount with the root `..` shows what is above the agent's namespace. That may be a container's root again.
+        let level = self.is_first_namespace.then(|| depth(&self.root) + depth(inside));
         Ok(Cgroup { dir, id: meta.ino(), level })
     }
 }
@@ -274,7 +273,7 @@ mod tests {
             found.resolve(Path::new("/a")).expect("is there").level
         };
         assert_eq!(level("/"), None);
-        assert_eq!(level("/.."), Some(1), "the host's mount in a container");
+        assert_eq!(level("/.."), None, "the mount of a node that may be a container");
     }
 
     #[test]
