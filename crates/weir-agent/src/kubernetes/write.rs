@@ -71,12 +71,21 @@ pub(super) async fn keep_status(
         let now = *wanted.borrow_and_update();
         let fault = write_status(&endpoint, now).await.err();
         failures = if fault.is_some() { failures + 1 } else { 0 };
-        let wait = if fault.is_some() { pause(failures, fastrand::f64()) } else { LOOK_AGAIN };
+        let wait = wait_after(fault.as_ref(), failures, fastrand::f64());
         faults.send_modify(|faults| faults[0] = fault);
         // The agent changes them at most once a second, so a failing server is asked no more often either.
         if let Ok(Err(_)) = timeout(wait, wanted.changed()).await {
             return;
         }
+    }
+}
+
+/// The wait until the next look, after `failures` in a row. A node without an object may be registered again at any moment.
+fn wait_after(fault: Option<&Fault>, failures: u32, random: f64) -> Duration {
+    match fault {
+        None => LOOK_AGAIN,
+        Some(Fault::Refused { status: 404, .. }) => pause(failures, random).min(LOOK_AGAIN),
+        Some(_) => pause(failures, random),
     }
 }
 
@@ -161,6 +170,16 @@ mod tests {
         assert_eq!(node(json!({ "cpu": "2" }), both).differing(wanted), [(EGRESS, Some(1_000))]);
         let wanted = Resources { egress: Some(1_000), ingress: Some(4) };
         assert_eq!(Node::default().differing(wanted).len(), 2);
+    }
+
+    #[test]
+    fn node_that_was_deleted_is_looked_for_every_10_s_at_least() {
+        let refused = |status| Fault::Refused { server: "api".into(), status, why: "no such node".into() };
+        let wait = |fault: Option<&Fault>, failures| wait_after(fault, failures, 1.0).as_millis();
+        assert_eq!(wait(Some(&refused(404)), 2), 400);
+        assert_eq!(wait(Some(&refused(404)), 20), 10_000);
+        assert_eq!(wait(Some(&refused(500)), 20), 30_000, "a server that fails is asked less often");
+        assert_eq!(wait(None, 0), 10_000);
     }
 
     #[test]
