@@ -129,7 +129,7 @@ pub struct AgreementLedger {
     used_up: BTreeSet<Name>,
     /// No report of sent bytes is later.
     last_report: Utc,
-    /// When the clock was last looked at.
+    /// When the clock was last looked at, also by a ledger before this one.
     looked: Utc,
     /// In a final state, by when it got there.
     closed: BTreeSet<(Utc, Name)>,
@@ -507,6 +507,12 @@ impl AgreementLedger {
         self.last_report = self.last_report.max(at);
         self.note_quota(id, usage, Some(at));
         Ok(usage)
+    }
+
+    /// Sets the moment of the last look at the clock, by the ledger whose agreements are restored. Without it the first look
+    /// counts as a step of the clock.
+    pub fn set_last_look(&mut self, looked: Utc) {
+        self.looked = looked;
     }
 
     /// Looks at the clock, at least once an hour: a longer pause counts as a step of the clock. Days that come again after

@@ -55,6 +55,13 @@ pub(crate) struct Mark {
     boot_id: String,
 }
 
+impl Mark {
+    /// The believed time.
+    pub(crate) fn at(&self) -> Utc {
+        utc(self.wall)
+    }
+}
+
 /// A step that is not believed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Doubt {

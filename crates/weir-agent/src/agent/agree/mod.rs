@@ -152,6 +152,9 @@ impl Agreements {
         agreements.offer_templates();
         agreements.limit();
         agreements.reconcile(store)?;
+        if let Some(mark) = store.clock()? {
+            agreements.ledger.set_last_look(mark.at());
+        }
         // The changes due while no agent ran.
         agreements.advance(now);
         agreements.settle(store, now);

@@ -1,5 +1,11 @@
 use super::*;
-use crate::{agent::class_key::ClassKey, config::RESERVED};
+use crate::{
+    agent::{
+        class_key::ClassKey,
+        clock::{Clock, Reading},
+    },
+    config::RESERVED,
+};
 use weir_agree::Directions;
 use weir_api::EventKind;
 use weir_units::Bytes;
@@ -403,6 +409,40 @@ fn quota_of_a_day_is_given_once_though_the_clock_leaves_it() {
         assert_eq!(most(&agreements, midnight), BitRate::mbit(20));
         agreements.save_counted(&store);
     }
+}
+
+/// A clock that is ahead and set back before midnight. The day that it has counted comes while the agent restarts.
+#[test]
+fn restart_over_midnight_is_no_step_of_the_clock() {
+    // The tests' first moment is 08:00.
+    let midnight = 3 * 86_400 + 16 * 3_600;
+    let (before, after, ahead) = (midnight - 60, midnight + 60, midnight + 7_200);
+    let lowered = BitRate::mbit(2);
+    let most_after = |stored: Option<u64>| {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config("");
+        let store = Store::open(dir.path()).unwrap();
+        let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
+        let mut limited = offer("web", 20);
+        let quota = weir_agree::Quota { day: Some(Bytes(1_000)), month: None, after: lowered };
+        limited.terms.quota = Some(quota);
+        let id = agreements.offer(&client(), None, limited, &store, moment(0)).unwrap().agreement.id;
+        agreements.ledger.count(&id, Bytes(1_000), moment(ahead).utc).unwrap();
+        agreements.advance(moment(before).utc);
+        agreements.save_counted(&store);
+        if let Some(at) = stored {
+            let wall = std::time::Duration::from_millis(moment(at).utc.millis() as u64);
+            let reading = Reading { wall, boot: wall, is_synchronized: true };
+            store.save_clock(&Clock::start(reading, "this", None).mark().unwrap()).unwrap();
+        }
+        drop((agreements, store));
+        let store = Store::open(dir.path()).unwrap();
+        let agreements = Agreements::open(&config, &store, moment(after).utc).unwrap().unwrap();
+        agreements.in_force(Direction::Upload, moment(after).utc)[0].max
+    };
+    assert_eq!(most_after(Some(before)), BitRate::mbit(20));
+    assert_eq!(most_after(Some(before - 86_400)), lowered, "the clock was set forward by a day");
+    assert_eq!(most_after(None), lowered, "without a stored time it may have been set");
 }
 
 /// A clock 400 days ahead, which is set back, and an agent that finds the usage of that clock in its database.
