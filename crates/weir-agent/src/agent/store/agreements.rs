@@ -34,6 +34,15 @@ fn month_key(id: &Name, month: Utc) -> String {
     format!("{id}/{month}")
 }
 
+fn read_usage(id: &str, text: &str) -> Option<Usage> {
+    let usage = serde_json::from_str(text);
+    usage
+        .inspect_err(|e| {
+            tracing::error!("ignoring the stored bytes of agreement {id}, which begin at 0: {e}")
+        })
+        .ok()
+}
+
 /// The stored agreements.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Stored {
@@ -46,7 +55,7 @@ pub(crate) struct Stored {
 }
 
 impl Store {
-    /// All agreements. An unreadable row is left out and logged.
+    /// All agreements. An unreadable row is left out and logged. A quota without a readable row begins at 0.
     pub(crate) fn agreements(&self) -> Result<Stored, StoreError> {
         self.read("read the agreements of", |tx| {
             let (rows, usages) = (tx.open_table(AGREEMENTS)?, tx.open_table(USAGE)?);
@@ -60,8 +69,8 @@ impl Store {
                         continue;
                     }
                 };
-                let usage =
-                    usages.get(id.value())?.and_then(|u| serde_json::from_slice(u.value().as_bytes()).ok());
+                let usage = usages.get(id.value())?;
+                let usage = usage.and_then(|text| read_usage(id.value(), text.value()));
                 agreements.push((agreement, usage.unwrap_or_default()));
             }
             let next = tx.open_table(META)?.get(NEXT)?.and_then(|v| v.value().parse().ok());
