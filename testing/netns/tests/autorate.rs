@@ -271,7 +271,7 @@ fn dry_run_tells_and_changes_nothing_and_a_rate_by_hand_ends_it() {
         if text.contains("weir_sent") { Ok(()) } else { Err(text) }
     };
     let took = wait_within(Duration::from_millis(1_500), is_back);
-    println!("the program is back within {:?}", took.unwrap_or_else(|text| panic!("it is not back: {text}")));
+    println!("the program is back within {:?}", took.unwrap_or_else(|late| panic!("it is not back: {late}")));
 }
 
 fn filters(node: &Node) -> String {

@@ -164,7 +164,7 @@ impl Cni {
     #[track_caller]
     fn wait_for(&self, what: &str, is_so: impl Fn() -> bool) {
         let seen = wait_within(Duration::from_secs(3), || if is_so() { Ok(()) } else { Err(self.classes()) });
-        seen.unwrap_or_else(|classes| panic!("not after 3 s: {what}: {classes:?}"));
+        seen.unwrap_or_else(|late| panic!("not after 3 s: {what}: {late}"));
     }
 
     /// The files of attachments in the agent's state.

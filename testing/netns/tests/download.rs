@@ -100,7 +100,10 @@ fn filters(node: &Node) -> String {
 #[track_caller]
 fn wait(what: &str, most: Duration, holds: impl Fn() -> bool) {
     let took = wait_within(most, || if holds() { Ok(()) } else { Err(()) });
-    println!("{what}: within {:?}", took.unwrap_or_else(|()| panic!("{what}: not within {most:?}")));
+    println!(
+        "{what}: within {:?}",
+        took.unwrap_or_else(|late| panic!("{what}: not within {most:?}: {late}"))
+    );
 }
 
 #[test]

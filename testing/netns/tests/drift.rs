@@ -112,8 +112,7 @@ impl Busy {
     fn after(&mut self, what: &str, meddle: impl FnOnce(&Node), lacks: impl Fn(&Node) -> Option<String>) {
         meddle(&self.node);
         let took = wait_within(REPAIR_TIMEOUT, || lacks(&self.node).map_or(Ok(()), Err));
-        let took =
-            took.unwrap_or_else(|lacking| panic!("{what}: not mended after {REPAIR_TIMEOUT:?}: {lacking}"));
+        let took = took.unwrap_or_else(|late| panic!("{what}: not mended after {REPAIR_TIMEOUT:?}: {late}"));
         println!("{what:<44} mended within {took:?}");
     }
 
@@ -147,7 +146,7 @@ impl Busy {
             println!("{what:<44} {}: {}", event.what, event.detail);
             Ok(())
         });
-        told.unwrap_or_else(|new| panic!("{what}: no event `{kind}` with `{word}`: {new}"));
+        told.unwrap_or_else(|late| panic!("{what}: no event `{kind}` with `{word}`: {late}"));
     }
 }
 

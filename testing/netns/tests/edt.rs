@@ -75,7 +75,7 @@ fn repaired(node: &Node, what: &str, before: u64) {
         let repairs = node.client().status().expect("it answers").repairs;
         if repairs > before { Ok(()) } else { Err(()) }
     });
-    let took = took.unwrap_or_else(|()| panic!("{what}: nothing is said after {SECOND:?}"));
+    let took = took.unwrap_or_else(|late| panic!("{what}: nothing is said after {SECOND:?}: {late}"));
     println!("{what:<44} repaired within {took:?}");
 }
 
@@ -222,7 +222,7 @@ fn flows_over_several_queues_share_as_through_one() {
         let text = qdiscs(&node);
         if of_fq(&text) == QUEUES { Ok(()) } else { Err(text) }
     });
-    mended.unwrap_or_else(|text| panic!("not mended within a second:\n{text}"));
+    mended.unwrap_or_else(|late| panic!("not mended within a second: {late}"));
     shares_hold(&node, "mended");
 
     node.agent().kill();

@@ -34,7 +34,7 @@ fn follows(node: &Node, device: &str) {
         let is_there = [class.enforced, class.policy.min.is_some()] == [device == UPLINK; 2];
         if view.device == device && is_there { Ok(()) } else { Err(format!("{}, {class:?}", view.device)) }
     });
-    let took = took.unwrap_or_else(|seen| panic!("the agent has not moved to {device}: {seen}"));
+    let took = took.unwrap_or_else(|late| panic!("the agent has not moved to {device}: {late}"));
     println!("the agent is on {device} within {took:?}");
 }
 

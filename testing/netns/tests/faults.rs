@@ -158,7 +158,7 @@ fn a_scheduler_taken_away_is_restored_or_missed_within_a_second(engine: EngineKi
         let is_told = !status.warnings.is_empty() || classes.iter().any(|class| !class.enforced);
         if is_told { Ok(()) } else { Err(scheduler()) }
     });
-    let took = took.unwrap_or_else(|now| panic!("neither restored nor missed after {SECOND:?}: {now:?}"));
+    let took = took.unwrap_or_else(|late| panic!("neither restored nor missed after {SECOND:?}: {late}"));
     println!("{engine}: the scheduler deleted by hand is {said} after {took:?}");
     sleep(SECOND);
     // Its backlog went with it.
@@ -179,7 +179,8 @@ fn killed_forwarder_lets_traffic_flow_and_is_started_again(engine: EngineKind) {
         Some(pid) if pid != killed && node.client().status().is_ok_and(|s| s.repairs > repairs) => Ok(()),
         _ => Err(()),
     });
-    let took = took.unwrap_or_else(|()| panic!("no forwarder has taken its place after {SECOND:?}"));
+    let took =
+        took.unwrap_or_else(|late| panic!("no forwarder has taken its place after {SECOND:?}: {late}"));
     println!("forwarder {killed} is killed, and another one is in its place after {took:?}");
     sleep(SECOND);
     // Waiting packets are lost.

@@ -94,7 +94,7 @@ fn altered_classifier_maps_are_right_within_a_second() {
             let is_said = node.client().status().expect("it answers").repairs > repairs;
             (is_said && content(map) == before).then_some(()).ok_or(is_said)
         });
-        let took = took.unwrap_or_else(|said| panic!("{what}: not set right after {SECOND:?}, said: {said}"));
+        let took = took.unwrap_or_else(|late| panic!("{what}: not set right after {SECOND:?}, said: {late}"));
         println!("{what:<44} set right within {took:?}");
     }
     // Packets that went past weir meanwhile are still on their way.
@@ -110,8 +110,9 @@ fn altered_classifier_maps_are_right_within_a_second() {
     local.update(&everywhere, &1u32.to_ne_bytes(), MapFlags::ANY).expect("root can write it");
     local.freeze().expect("root can freeze it");
     let took = wait_within(SECOND, || if node.class("C1").enforced { Err(()) } else { Ok(()) });
-    let took =
-        took.unwrap_or_else(|()| panic!("a map that cannot be written is not told of after {SECOND:?}"));
+    let took = took.unwrap_or_else(|late| {
+        panic!("a map that cannot be written is not told of after {SECOND:?}: {late}")
+    });
     let why = node.class("C1").not_enforced_because.unwrap_or_default();
     assert!(why.contains("cannot restore which destinations are on this node"), "{why}");
     println!("a map that cannot be written                 told of within {took:?}: {why}");

@@ -83,7 +83,7 @@ fn until_enforced(node: &Node, name: &str) -> Duration {
         let is_enforced = class.handle.is_some() && class.not_enforced_because.is_none();
         if is_enforced { Ok(()) } else { Err(class.not_enforced_because) }
     });
-    took.unwrap_or_else(|why| panic!("not enforced after {EVENT_TIMEOUT:?}: {why:?}"))
+    took.unwrap_or_else(|late| panic!("not enforced after {EVENT_TIMEOUT:?}: {late}"))
 }
 
 /// The rate of a class over some time, Mbit/s on the wire.

@@ -49,6 +49,6 @@ pub use netns::Netns;
 pub use registry::{LOGIN, Registry, image_of_noise, runnable_image};
 pub use remains::sweep;
 pub use stalls::{
-    Realtime, Stalls, in_virtual_time, measure_once, measure_unless_still, set_realtime, sleep_running,
+    Late, Realtime, Stalls, in_virtual_time, measure_once, measure_unless_still, set_realtime, sleep_running,
     wait_within,
 };

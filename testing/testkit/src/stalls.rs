@@ -1,7 +1,7 @@
 //! Whether this machine stood still, and measurements that count once.
 
 use std::{
-    fmt::Debug,
+    fmt::{self, Debug, Display, Formatter},
     marker::PhantomData,
     panic::Location,
     sync::{
@@ -27,6 +27,9 @@ const MIN_LONG_STALL: Duration = Duration::from_millis(30);
 const MAX_STALLED: f64 = 0.005;
 /// The time between two looks of [`wait_within`].
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// [`wait_within`] ends after this time by the wall clock, and this many times its limit.
+const MIN_WALL_LIMIT: Duration = Duration::from_secs(10);
+const WALL_LIMITS: u32 = 10;
 /// A figure is cut to this many characters in the report.
 const MAX_FIGURE: usize = 160;
 
@@ -241,32 +244,75 @@ pub fn measure_unless_still<T: Debug>(
     second
 }
 
+/// A wait that was not over in its time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Late<E> {
+    /// The last miss of a look. `None` if the first look missed nothing, and ended too late.
+    pub missing: Option<E>,
+    /// The time in which the machine ran.
+    pub ran: Duration,
+    /// The time by the wall clock.
+    pub passed: Duration,
+}
+
+impl<E: Debug> Display for Late<E> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Late { missing, ran, passed } = self;
+        match missing {
+            Some(missing) => write!(f, "{missing:?}")?,
+            None => write!(f, "a first look of that length")?,
+        }
+        write!(f, " (after {} ms, in which the machine ran {} ms)", passed.as_millis(), ran.as_millis())
+    }
+}
+
 /// Looks every 10 ms until nothing is missing. Returns the time that this took.
 ///
 /// Only the time in which the machine ran counts against `limit`: the agent and the kernel did nothing while it
-/// stood still. In virtual time all of it counts.
+/// stood still. In virtual time all of it counts. The look that misses nothing ends within the limit.
 ///
 /// # Errors
-/// What the last look missed. That look begins after the limit.
-pub fn wait_within<E>(limit: Duration, mut look: impl FnMut() -> Result<(), E>) -> Result<Duration, E> {
-    let begin = Instant::now();
+/// [`Late`] after the limit, or after 10 s and 10 times the limit by the wall clock.
+pub fn wait_within<E>(limit: Duration, look: impl FnMut() -> Result<(), E>) -> Result<Duration, Late<E>> {
     let stalls = (!in_virtual_time()).then(Stalls::watch);
+    let stood = |begin, now| stalls.as_ref().map_or(Duration::ZERO, |stalls| stalls.total(begin, now));
+    wait_beside(stood, limit, look)
+}
+
+/// As [`wait_within`], where `stood` tells how long the machine stood still between two moments.
+fn wait_beside<E>(
+    stood: impl Fn(Instant, Instant) -> Duration,
+    limit: Duration,
+    mut look: impl FnMut() -> Result<(), E>,
+) -> Result<Duration, Late<E>> {
+    let longest = MIN_WALL_LIMIT + limit * WALL_LIMITS;
+    let begin = Instant::now();
+    let mut missing = None;
     loop {
+        let found = look();
         let now = Instant::now();
-        let stood = stalls.as_ref().map_or(Duration::ZERO, |stalls| stalls.total(begin, now));
-        let took = (now - begin).saturating_sub(stood);
-        match look() {
-            Ok(()) => return Ok(begin.elapsed()),
-            Err(missing) if took > limit => return Err(missing),
-            Err(_) => thread::sleep(LOOK_EVERY),
+        let passed = now - begin;
+        let ran = passed.saturating_sub(stood(begin, now));
+        let is_found = found.is_ok();
+        missing = found.err().or(missing);
+        if ran > limit || (!is_found && passed > longest) {
+            return Err(Late { missing, ran, passed });
         }
+        if is_found {
+            return Ok(passed);
+        }
+        thread::sleep(LOOK_EVERY);
     }
 }
 
 /// Sleeps until the machine has run for this time. The time in which it stood still is added.
+///
+/// # Panics
+/// The machine has not run for this time after 10 s and 10 times the time by the wall clock.
+#[track_caller]
 pub fn sleep_running(time: Duration) {
-    // The only end is that of the time.
-    let _ = wait_within(time, || Err::<(), ()>(()));
+    let Err(late) = wait_within(time, || Err::<(), ()>(())) else { return };
+    assert!(late.ran > time, "the machine ran for {:?} in {:?}, and not for {time:?}", late.ran, late.passed);
 }
 
 fn measured_twice(place: &Location<'_>, stall: Duration, first: &impl Debug, second: &impl Debug) -> String {
@@ -354,7 +400,8 @@ mod tests {
         const LIMIT: Duration = Duration::from_millis(80);
         let begin = Instant::now();
         let late = || if begin.elapsed() > LIMIT * 4 { Ok(()) } else { Err("it is not there") };
-        assert_eq!(wait_within(LIMIT, late), Err("it is not there"));
+        let late = wait_within(LIMIT, late).expect_err("it is late");
+        assert_eq!(late.missing, Some("it is not there"));
         assert!(begin.elapsed() > LIMIT, "{:?}", begin.elapsed());
 
         let begin = Instant::now();
@@ -370,7 +417,40 @@ mod tests {
         if !could {
             return println!("SKIPPED: real-time priority (CAP_SYS_NICE) is missing here");
         }
-        assert!(took.is_ok_and(|took| took > STALL), "{took:?} with a stall of {STALL:?}");
+        assert!(took.as_ref().is_ok_and(|took| *took > STALL), "{took:?} with a stall of {STALL:?}");
+    }
+
+    #[test]
+    fn look_that_ends_after_the_limit_is_late_though_it_misses_nothing() {
+        const LIMIT: Duration = Duration::from_millis(40);
+        let slow = |takes: Duration| {
+            move || {
+                thread::sleep(takes);
+                Ok::<(), ()>(())
+            }
+        };
+        let ran = |_, _| Duration::ZERO;
+        let late = wait_beside(ran, LIMIT, slow(LIMIT * 2)).expect_err("it is late");
+        assert_eq!(late.missing, None);
+        assert!(late.ran >= LIMIT * 2, "{late}");
+        let mut looks = 0;
+        let second = || {
+            looks += 1;
+            thread::sleep(LIMIT * 2 / 3);
+            if looks == 1 { Err("it is not there") } else { Ok(()) }
+        };
+        let late = wait_beside(ran, LIMIT, second).expect_err("it is late");
+        assert_eq!(late.missing, Some("it is not there"));
+        assert!(wait_beside(|_, _| LIMIT * 2, LIMIT, slow(LIMIT * 2)).is_ok(), "the machine stood still");
+    }
+
+    #[test]
+    fn wait_on_a_machine_that_stands_still_ends_by_the_wall_clock() {
+        let (limit, begin) = (Duration::from_millis(1), Instant::now());
+        let stands = |from: Instant, to: Instant| to - from;
+        let late = wait_beside(stands, limit, || Err::<(), _>("it is not there")).expect_err("it is late");
+        assert_eq!((late.missing, late.ran), (Some("it is not there"), Duration::ZERO));
+        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
     }
 
     #[test]
