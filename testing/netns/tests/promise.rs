@@ -101,7 +101,7 @@ fn is_fulfilled(node: &Node, what: &str) {
         GuaranteeState::Fulfilled => Ok(()),
         other => Err(other),
     };
-    wait_within(Duration::from_secs(2), look).unwrap_or_else(|state| panic!("{what}: it is {state:?}"));
+    wait_within(Duration::from_secs(2), look).unwrap_or_else(|late| panic!("{what}: it is {late}"));
 }
 
 /// A node on which C1 has an agreement.
@@ -152,6 +152,10 @@ fn slow_link_is_a_violation_with_start_length_depth_and_cause(engine: EngineKind
         node.topology.node().tc(&format!("qdisc del dev {UPLINK} root\n")).expect("it is there");
         let ended = utc();
         sleep(Duration::from_secs(9));
+        // A stall prolongs the violation, or makes one of its own.
+        if let Some(stall) = machine.stalls.longest(machine.instant(ended), Instant::now()) {
+            sleep(MERGE + stall);
+        }
         is_fulfilled(&node, &load.to_string());
         drop(streams);
         // Until the last second is judged.
@@ -168,9 +172,10 @@ fn slow_link_is_a_violation_with_start_length_depth_and_cause(engine: EngineKind
         let after = |moment: Utc| violation.end.millis() - moment.millis();
         let (early, late) = (-after(ends), after(ended));
         assert!(early <= 1500, "{load}: it ended {early} ms early");
-        // TCP needs some time to come back. A stall that follows prolongs the violation.
+        // TCP needs some time to come back. A stall that follows soon prolongs the violation.
         let stall = machine.stalls.longest(machine.instant(ended), machine.instant(violation.end));
-        assert!(late <= 3500 || stall.is_some(), "{load}: it ended {late} ms late");
+        let prolonged = stall.map_or(0, |stall| (MERGE + stall).as_millis() as i64);
+        assert!(late <= 3500 + prolonged, "{load}: it ended {late} ms late, {stall:?} by a stall");
         let (mean, worst) = (violation.mean.as_mbit(), violation.worst.as_mbit());
         assert!(
             mean >= 0.5 * (PROMISED - SLOW) as f64 && worst <= PROMISED as f64,
@@ -187,9 +192,10 @@ fn slow_link_is_a_violation_with_start_length_depth_and_cause(engine: EngineKind
             .filter(|event| event.what.as_str().starts_with("guarantee-"))
             .map(|event| event.what.to_string())
             .collect();
-        assert_eq!(events, ["guarantee-violated", "guarantee-restored"].repeat(events.len() / 2), "{load}");
-        let stall = machine.stalls.longest(machine.began.0, Instant::now());
-        assert!(events.len() == 2 || stall.is_some(), "{load}: {events:?}");
+        // A violation that ended less than `MERGE` ago is not told as restored.
+        let told = ["guarantee-violated", "guarantee-restored"].repeat(found.len());
+        assert!(events.len() >= 2.max(told.len() - 1), "{load}: {events:?} of {found:#?}");
+        assert_eq!(events, told[..events.len().min(told.len())], "{load}");
         node.agent().kill();
         node.restart();
         let shown = node.weir(&["agree", "show", "a-1"]);
