@@ -14,7 +14,9 @@ if ! is_whole; then
 	export CGO_ENABLED=0 GOFLAGS=-trimpath
 	GOBIN="$dir" go install "sigs.k8s.io/cri-tools/cmd/crictl@$crictl" >&2
 	# `go install` refuses containerd's go.mod, because it excludes versions. Its `vendor` is not whole in the proxy.
-	source=$(go mod download -json "github.com/containerd/containerd/v2@$version" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+	told=$(go mod download -json "github.com/containerd/containerd/v2@$version")
+	source=$(echo "$told" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+	[ -n "$source" ] || { echo "containerd: go mod download names no Dir of $version: $told" >&2; exit 1; }
 	for program in containerd containerd-shim-runc-v2 ctr; do
 		go build -C "$source" -mod=readonly -buildvcs=false -o "$dir/$program" "./cmd/$program" >&2
 	done

@@ -8,6 +8,8 @@ programs="kube-apiserver:APIServer: kube-scheduler:Scheduler:"
 [ "${1:-}" != kubelet ] || programs+=" kubelet:Kubelet:context.Background()"
 dir=${WEIR_KUBERNETES:-$HOME/.cache/weir-kubernetes-$version}
 mkdir -p "$dir"
+work=
+trap '[ -z "$work" ] || rm -rf "$work"' EXIT
 
 if [ ! -x "$dir/etcd" ]; then
 	work=$(mktemp -d)
@@ -20,6 +22,7 @@ prepare() {
 	go mod download -json "k8s.io/kubernetes@v$version" >download.json
 	local file
 	file=$(sed -n 's/.*"GoMod": "\(.*\)".*/\1/p' download.json)
+	[ -n "$file" ] || { echo "go mod download names no GoMod of Kubernetes $version: $(head -c 300 download.json)"; exit 1; }
 	{
 		echo "module weir-kubernetes"
 		echo "go $(awk '$1 == "go" { print $2 }' "$file")"
@@ -69,6 +72,5 @@ if [ ${#missing[@]} -gt 0 ]; then
 			build "$command" "$name" "$arguments"
 		done
 	) >&2
-	rm -rf "$work"
 fi
 echo "$dir"
