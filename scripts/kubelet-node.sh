@@ -1,6 +1,7 @@
 # Sourced by scripts/test-kubelet.sh on the node that scripts/node-in-namespaces.sh makes. It starts etcd, an API server,
 # a scheduler, containerd, a kubelet and the agent there, each by a function. A sink beyond the link takes traffic.
 # $work is a directory, $kubernetes and $containerd have the programs, and $weir is weir.
+. scripts/control-plane.sh
 declare -A pid_of
 
 # Starts a program. Its log is named by the first word.
@@ -15,24 +16,6 @@ start() {
 stop() {
 	kill "-$2" "${pid_of[$1]}"
 	wait "${pid_of[$1]}" 2>/dev/null || true
-}
-
-milliseconds() { echo $(($(date +%s%N) / 1000000)); }
-
-# Waits until a command succeeds. Sets $took, in milliseconds.
-until_so() {
-	local what=$1 seconds=$2 begin
-	shift 2
-	begin=$(milliseconds)
-	until "$@" >/dev/null 2>&1; do
-		if [ $(($(milliseconds) - begin)) -ge $((seconds * 1000)) ]; then
-			echo "FAILED: not within $seconds s: $what: $("$@" 2>&1 || true)"
-			exit 1
-		fi
-		sleep 0.02
-	done
-	took=$(($(milliseconds) - begin))
-	echo "ok: $what (after $took ms)"
 }
 
 # The address at which pods of the node's network look for the API server, by a service that no proxy serves here.
@@ -60,34 +43,13 @@ make_link() {
 }
 
 start_cluster() {
-	echo 'admin-token,admin,1,"system:masters"' >"$work/tokens"
-	openssl genrsa -out "$work/account.key" 2048 2>/dev/null
 	ip address add 10.96.0.1/32 dev lo
-	start etcd "$kubernetes/etcd" --data-dir "$work/store" --listen-client-urls http://127.0.0.1:2379 \
-		--advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380
-	start apiserver "$kubernetes/kube-apiserver" --etcd-servers http://127.0.0.1:2379 --cert-dir "$work/certs" \
-		--token-auth-file "$work/tokens" --service-account-issuer https://weir.invalid \
-		--service-account-key-file "$work/account.key" --service-account-signing-key-file "$work/account.key" \
-		--service-cluster-ip-range 10.96.0.0/24 --authorization-mode RBAC --allow-privileged \
-		--bind-address 10.96.0.1 --secure-port 443
-	until_so "the API server answers" 60 kube get --raw /readyz
-	cat >"$work/kubeconfig" <<-END
-		apiVersion: v1
-		kind: Config
-		clusters: [{ name: c, cluster: { server: "$server", insecure-skip-tls-verify: true } }]
-		users: [{ name: u, user: { token: admin-token } }]
-		contexts: [{ name: x, context: { cluster: c, user: u } }]
-		current-context: x
-	END
-	start scheduler "$kubernetes/kube-scheduler" --kubeconfig "$work/kubeconfig" --leader-elect=false --secure-port 0
-	kube apply -f packaging/kubernetes/weir.yaml >/dev/null
+	start_control_plane --allow-privileged
 	# No controller runs here, which would make these.
 	kube create configmap kube-root-ca.crt -n weir --from-file=ca.crt="$work/certs/apiserver.crt" >/dev/null
 	kube create namespace shop >/dev/null
 	kube create serviceaccount default -n shop >/dev/null
-	echo '{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}' >"$work/request.json"
-	kube create --raw /api/v1/namespaces/weir/serviceaccounts/weir/token -f "$work/request.json" |
-		sed 's/.*"token":"\([^"]*\)".*/\1/' >"$work/token"
+	write_token
 }
 
 write_cni() {

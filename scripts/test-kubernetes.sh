@@ -6,7 +6,9 @@ cd "$(dirname "$0")/.."
 for program in kubectl openssl curl; do
 	command -v $program >/dev/null || { echo "$program is missing (Debian's packages kubernetes-client, openssl, curl)"; exit 1; }
 done
-bin=$(scripts/kubernetes.sh)
+kubernetes=$(scripts/kubernetes.sh)
+server=https://127.0.0.1:6443
+. scripts/control-plane.sh
 weir=${WEIR_BIN:-$PWD/target/debug/weir}
 work=$(mktemp -d)
 net=weirkube$$
@@ -42,20 +44,7 @@ start() {
 	pids+=($!)
 }
 
-# Waits until a command succeeds.
-until_so() {
-	local what=$1 seconds=$2 begin
-	shift 2
-	begin=$(date +%s%N)
-	until "$@" >/dev/null 2>&1; do
-		if [ $((($(date +%s%N) - begin) / 1000000000)) -ge "$seconds" ]; then
-			echo "FAILED: not within $seconds s: $what: $("$@" 2>&1 || true)"
-			exit 1
-		fi
-		sleep 0.02
-	done
-	echo "ok: $what (after $((($(date +%s%N) - begin) / 1000000)) ms)"
-}
+kube() { inside kubectl --server "$server" --insecure-skip-tls-verify --token admin-token "$@"; }
 
 ip netns add "$net"
 inside ip link set lo up
@@ -65,34 +54,8 @@ inside ip link set far up
 inside ip address add 192.0.2.1/24 dev eth0
 inside ip route add default via 192.0.2.2
 
-echo 'admin-token,admin,1,"system:masters"' >"$work/tokens"
-openssl genrsa -out "$work/account.key" 2048 2>/dev/null
-start etcd "$bin/etcd" --data-dir "$work/store" --listen-client-urls http://127.0.0.1:2379 \
-	--advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380
-start apiserver "$bin/kube-apiserver" --etcd-servers http://127.0.0.1:2379 --cert-dir "$work/certs" \
-	--token-auth-file "$work/tokens" --service-account-issuer https://weir.invalid \
-	--service-account-key-file "$work/account.key" --service-account-signing-key-file "$work/account.key" \
-	--service-cluster-ip-range 10.96.0.0/24 --authorization-mode RBAC \
-	--disable-admission-plugins ServiceAccount --bind-address 127.0.0.1 --secure-port 6443
-kube() {
-	inside kubectl --server https://127.0.0.1:6443 --insecure-skip-tls-verify --token admin-token "$@"
-}
-until_so "the API server answers" 60 kube get --raw /readyz
-cat >"$work/kubeconfig" <<END
-apiVersion: v1
-kind: Config
-clusters: [{ name: c, cluster: { server: "https://127.0.0.1:6443", insecure-skip-tls-verify: true } }]
-users: [{ name: u, user: { token: admin-token } }]
-contexts: [{ name: x, context: { cluster: c, user: u } }]
-current-context: x
-END
-start scheduler "$bin/kube-scheduler" --kubeconfig "$work/kubeconfig" --leader-elect=false --secure-port 0
-
-# The manifests pass the server's validation, and the agent has the rights of their service account alone.
-kube apply -f packaging/kubernetes/weir.yaml
-echo '{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}' >"$work/request.json"
-kube create --raw /api/v1/namespaces/weir/serviceaccounts/weir/token -f "$work/request.json" |
-	sed 's/.*"token":"\([^"]*\)".*/\1/' >"$work/token"
+start_control_plane --disable-admission-plugins ServiceAccount
+write_token
 kube create namespace shop
 kube apply -f - <<'END'
 { "apiVersion": "v1", "kind": "Node", "metadata": { "name": "edge-1" } }
@@ -100,7 +63,7 @@ END
 kube patch node edge-1 --type merge -p '{"spec":{"taints":null}}'
 patch_status() {
 	inside curl -sSfk -X PATCH -H 'Authorization: Bearer admin-token' -H 'Content-Type: application/merge-patch+json' \
-		"https://127.0.0.1:6443/api/v1/$1/status" -d "$2" >/dev/null
+		"$server/api/v1/$1/status" -d "$2" >/dev/null
 }
 patch_status nodes/edge-1 '{"status":{"capacity":{"pods":"20","cpu":"4","memory":"4Gi"},"allocatable":{"pods":"20","cpu":"4","memory":"4Gi"},"conditions":[{"type":"Ready","status":"True"}]}}'
 
@@ -118,7 +81,7 @@ docker = false
 netns = false
 [kubernetes]
 node = "edge-1"
-server = "https://127.0.0.1:6443"
+server = "$server"
 token_file = "$work/token"
 ca_file = "$work/certs/apiserver.crt"
 namespace_groups = true
