@@ -1,6 +1,6 @@
 //! The direction of the link that `weir top` shows.
 
-use weir_api::{Class, DownChange, Download, DownloadStatus, PolicyChange, Status};
+use weir_api::{Class, DownChange, Download, PolicyChange, Status};
 use weir_share::Weight;
 
 /// The direction that is shown.
@@ -42,28 +42,18 @@ impl Direction {
         if self == Direction::Up {
             return Some((status.clone(), classes.to_vec()));
         }
-        let DownloadStatus {
-            capacity,
-            configured_capacity,
-            follows,
-            rate,
-            reserved,
-            reservable,
-            engine,
-            active,
-            ..
-        } = status.download.clone()?;
+        let down = status.download.clone()?;
         let classes: Vec<Class> =
             classes.iter().filter_map(|class| Some(received(class, class.down.as_ref()?))).collect();
         let status = Status {
-            capacity,
-            configured_capacity,
-            follows,
-            rate,
-            reserved,
-            reservable,
-            engine,
-            active,
+            capacity: down.capacity,
+            configured_capacity: down.configured_capacity,
+            follows: down.follows,
+            rate: down.rate,
+            reserved: down.reserved,
+            reservable: down.reservable,
+            engine: down.engine,
+            active: down.active,
             classes: classes.len(),
             ..status.clone()
         };
