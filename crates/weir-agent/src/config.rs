@@ -7,6 +7,7 @@ mod capacity;
 mod check;
 mod discover;
 mod download;
+mod exempt;
 mod fault;
 mod framing;
 mod keys;
@@ -39,6 +40,7 @@ pub(crate) use agreements::{Agreements, Decide};
 pub(crate) use api::{Api, Pem, Place};
 pub(crate) use capacity::{Follows, in_words};
 pub(crate) use discover::Discover;
+pub(crate) use exempt::Exempt;
 pub(crate) use kubernetes::{Kubernetes, check_server, is_node};
 pub(crate) use labels::{Granted, Labels, grant, within};
 pub(crate) use selector::Selector;
@@ -192,6 +194,8 @@ pub(crate) struct Link {
     pub(crate) reservable: Reservable,
     #[serde(default, deserialize_with = "networks")]
     pub(crate) local: Vec<IpNet>,
+    #[serde(default)]
+    pub(crate) exempt: Exempt,
     #[serde(default)]
     pub(crate) charge_local: bool,
     #[serde(default)]
@@ -357,15 +361,14 @@ impl ClassConfig {
     }
 }
 
-/// Reads networks in CIDR notation; an address is a network of one.
+/// Reads a network in CIDR notation; an address is a network of one.
+fn network(text: &str) -> Result<IpNet, String> {
+    let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    net.map_err(|_| format!("cannot read `{text}` as a network: write it as 10.0.0.0/8 or fd00::/8"))
+}
+
 fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
-    let read = |text: String| {
-        let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        net.map_err(|_| {
-            let detail = format!("cannot read `{text}` as a network: write it as 10.0.0.0/8 or fd00::/8");
-            serde::de::Error::custom(detail)
-        })
-    };
+    let read = |text: String| network(&text).map_err(serde::de::Error::custom);
     Vec::<String>::deserialize(deserializer)?.into_iter().map(read).collect()
 }
 

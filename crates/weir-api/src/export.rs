@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use weir_agree::Direction;
 use weir_units::{BitRate, Bytes};
@@ -38,6 +39,10 @@ pub struct Export {
     pub classes: Vec<ExportClass>,
     /// Selectors. The first match decides.
     pub selectors: Vec<ExportSelector>,
+    /// Networks beside the link's device (`[link] exempt`), whose packets pass unscheduled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<String>"))]
+    pub exempt: Vec<IpNet>,
 }
 
 /// A class of HTB. Its rate is the minimum, its ceiling the maximum.

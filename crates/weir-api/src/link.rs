@@ -128,6 +128,9 @@ pub struct OtherLink {
     /// The reason if it is here and not divided as configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_enforced_because: Option<String>,
+    /// Networks beside the device (`[link] exempt`). Packets to and from them are not scheduled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exempt: Vec<String>,
     /// The promises that do not fit there, with reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unpromised: Vec<String>,
@@ -156,6 +159,9 @@ pub struct LinkView {
     /// The follower of the download's rate, if that is configured as a range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub download_follows: Option<Follows>,
+    /// Networks beside the device (`[link] exempt`). Packets to and from them are not scheduled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exempt: Vec<String>,
     /// The promises that do not fit, with reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unpromised: Vec<String>,

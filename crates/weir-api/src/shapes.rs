@@ -119,7 +119,7 @@ pub struct Class {
     pub backlog_packets: u64,
     /// How long the class has had a queue, ms. Its senders were held back for that time.
     pub backpressured_ms: u64,
-    /// Bytes that stayed on this node and are not charged to the link.
+    /// Bytes to this node and to exempt networks. They are not charged to the link.
     pub local_bytes: Bytes,
     /// Whether the kernel holds the configured policy.
     pub enforced: bool,
@@ -320,6 +320,9 @@ pub struct Status {
     /// The framing of the line, if it is configured. Rates and bytes count what the line carries then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framing: Option<String>,
+    /// Networks beside the device (`[link] exempt`). Packets to and from them are not scheduled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exempt: Vec<String>,
     /// The download, if the node shares it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub download: Option<DownloadStatus>,
@@ -384,6 +387,7 @@ impl Status {
             configured_capacity: other.configured_capacity,
             follows: other.follows.clone(),
             rate: other.rate,
+            exempt: other.exempt.clone(),
             download: other.download.clone(),
             reserved: other.reserved,
             reservable: other.reservable,

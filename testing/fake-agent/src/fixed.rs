@@ -94,6 +94,7 @@ pub fn other_link() -> OtherLink {
         download: Some(download_status()),
         is_here: true,
         not_enforced_because: None,
+        exempt: Vec::new(),
         unpromised: vec!["web: its minimum of 40mbit is not promised".to_owned()],
     }
 }
@@ -219,6 +220,7 @@ pub(crate) fn link_view(status: &Status) -> LinkView {
         follows: status.follows.clone(),
         download: None,
         download_follows: None,
+        exempt: status.exempt.clone(),
         unpromised: lacks.then(|| why.to_owned()).into_iter().collect(),
     }
 }
@@ -250,6 +252,7 @@ pub fn status() -> Status {
         follows: None,
         rate: BitRate(94_740_000),
         framing: None,
+        exempt: Vec::new(),
         download: None,
         reserved: BitRate::mbit(20),
         reservable: BitRate::mbit(95),
@@ -412,8 +415,9 @@ pub(crate) fn token() -> TokenView {
 pub fn export() -> Export {
     let (link, capacity, engine) = ("eth0".to_owned(), BitRate::mbit(95), "htb".to_owned());
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    let (classes, selectors, direction) = (Vec::new(), Vec::new(), weir_agree::Direction::Upload);
-    Export { version, link, direction, capacity, engine, classes, selectors }
+    let direction = weir_agree::Direction::Upload;
+    let (classes, selectors, exempt) = (Vec::new(), Vec::new(), Vec::new());
+    Export { version, link, direction, capacity, engine, classes, selectors, exempt }
 }
 
 pub(crate) fn unknown(name: &str) -> Error {

@@ -29,8 +29,8 @@ mod simulation;
 mod user;
 
 pub use classify::{
-    Classifier, ClassifierConfig, ENTRIES, Handover, LocalPrefix, MASKS, Restored, RuleSet, RulesError,
-    SelectorRule, SparseFlows, Tunnel, Wanted, Way, Weights, port_blocks,
+    Classifier, ClassifierConfig, ENTRIES, Handover, LocalMaps, LocalPrefix, Locality, MASKS, Restored,
+    RuleSet, RulesError, SelectorRule, SparseFlows, Tunnel, Wanted, Way, Weights, port_blocks,
 };
 pub use common::{Error, attach, framing::FramingWord};
 pub use congestion::{

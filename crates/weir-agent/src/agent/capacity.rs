@@ -204,6 +204,7 @@ impl Agent {
             follows: self.follows(),
             download: self.link.download.as_ref().map(|down| capacity(down.in_force(), configured_download)),
             download_follows: self.download_status().and_then(|status| status.follows),
+            exempt: self.link.exempt(),
             unpromised: self
                 .classes
                 .unpromised_minima()

@@ -278,7 +278,7 @@ impl Datapath {
         self.attachments.set_ways(leading, &ways)?;
         let failed = self.attachments.set_tunnels(&discovery.tunnels);
         self.tunnel_failures = failed.iter().map(|(device, e)| (device.clone(), chain(e))).collect();
-        self.attachments.set_local(discovery.local.clone())?;
+        self.attachments.set_local(discovery.local.known(numbers))?;
         self.attachments.set_cgroups(&cgroups, levels)?;
         // The rules are written before any program is attached, because the programs of an earlier
         // agent had their rules.

@@ -9,9 +9,7 @@ use std::{
     path::Path,
 };
 
-use ipnet::IpNet;
 use weir_api::ClassKind;
-use weir_bpf::LocalPrefix;
 use weir_datapath::engine::TunnelDevice;
 use weir_discovery::{
     Found, Location, NetnsRef, NsId, Source,
@@ -27,6 +25,7 @@ use super::class_key::{ClassKey, ClassSource};
 use super::{
     class_table::discovered::DiscoveredClass,
     cni::Fate,
+    local::LocalNetworks,
     processes::{self, Awaited},
     runtimes::Told,
     unclaimed::Unclaimed,
@@ -47,8 +46,8 @@ pub(crate) struct Discovery {
     pub(crate) fates: BTreeMap<NsId, Fate>,
     /// Addresses of classes, and of this node (the host's class), if the download is shared.
     pub(crate) addresses: BTreeMap<IpAddr, ClassKey>,
-    /// Destinations that packets reach without the uplink.
-    pub(crate) local: BTreeSet<LocalPrefix>,
+    /// Networks that packets reach without the line.
+    pub(crate) local: LocalNetworks,
     /// Where cgroups of classes and files of virtual machines appear.
     pub(crate) awaited: Awaited,
     /// The links that exist, by their configured devices.
@@ -239,7 +238,7 @@ fn look(
     let caught = |l: &&Link| taken.contains(&l.index) || discovery.strangers.iter().any(|s| s.0 == l.index);
     let mtus = links.iter().filter(caught).chain(uplinks.values()).map(|l| l.mtu);
     discovery.mtu = mtus.max().unwrap_or(1500).clamp(576, 65_535);
-    discovery.local = local(netlink, config, &links, &leading, &found)?;
+    discovery.local = LocalNetworks::find(config, &netlink.addresses()?, &links, &leading, &found);
     discovery.tunnels = tunnels(&links, &leading);
     (discovery.uplinks, discovery.leading) = (uplinks, leading);
     Ok(discovery)
@@ -483,38 +482,6 @@ fn miss_containers(discovered: &mut [DiscoveredClass]) {
             discovered[i].problem = Some(why);
         }
     }
-}
-
-/// Destinations that packets reach without the uplink: this node's addresses, and networks behind its
-/// other interfaces. Networks behind interfaces that lead out by a link are outside.
-fn local(
-    netlink: &mut Netlink,
-    config: &Config,
-    links: &[Link],
-    leading: &BTreeMap<u32, String>,
-    found: &[Found],
-) -> Result<BTreeSet<LocalPrefix>, NetlinkError> {
-    let by_index: BTreeMap<u32, &Link> = links.iter().map(|l| (l.index, l)).collect();
-    let mut local = BTreeSet::new();
-    for InterfaceAddress { index, net } in netlink.addresses()? {
-        let link_local = matches!(net.addr(), std::net::IpAddr::V6(a) if a.is_unicast_link_local());
-        local.insert(local_prefix(net.addr().into()));
-        // Packets lose their sender's class in these devices. Elsewhere the uplink charges a tunnel's
-        // packets to it.
-        let forgets_class =
-            by_index.get(&index).is_some_and(|l| matches!(l.kind.as_deref(), Some("wireguard" | "tun")));
-        if !leading.contains_key(&index) && !forgets_class && !link_local {
-            local.insert(local_prefix(net));
-        }
-    }
-    local.extend(found.iter().flat_map(|f| &f.addresses).map(|address| local_prefix((*address).into())));
-    local.extend(config.link.local.iter().copied().map(local_prefix));
-    Ok(local)
-}
-
-/// The classifier's form of a network.
-pub(super) fn local_prefix(net: IpNet) -> LocalPrefix {
-    LocalPrefix { network: net.network(), len: net.prefix_len() }
 }
 
 #[cfg(test)]

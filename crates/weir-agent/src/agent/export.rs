@@ -5,6 +5,7 @@ use std::{
     net::IpAddr,
 };
 
+use ipnet::IpNet;
 use weir_agree::Direction;
 use weir_api::{ClassKind, Error, ErrorCode, Export, ExportClass, ExportQuery, ExportSelector};
 use weir_bpf::{LocalPrefix, SelectorRule};
@@ -31,6 +32,8 @@ struct Divided<'a> {
     ports: BTreeSet<u32>,
     /// Addresses with the handles of their classes. They are known if the download is shared.
     owners: Option<&'a BTreeMap<IpAddr, u32>>,
+    /// Networks beside the device.
+    exempt: &'a BTreeSet<IpNet>,
 }
 
 impl Agent {
@@ -49,6 +52,7 @@ impl Agent {
                 direction: Direction::Upload,
                 ports: self.ports_beside(link, &interfaces),
                 owners: link.download.as_ref().map(Download::addresses),
+                exempt: &link.exempt,
             },
             Direction::Download => of_download(link, device)?,
         };
@@ -109,6 +113,7 @@ fn of_download<'a>(link: &'a Uplink, device: &str) -> Result<Divided<'a>, Error>
         direction: Direction::Download,
         ports: BTreeSet::new(),
         owners: Some(download.addresses()),
+        exempt: &link.exempt,
     })
 }
 
@@ -126,6 +131,7 @@ impl Divided<'_> {
             engine: self.engine.name().to_owned(),
             classes: self.tree().iter().map(|node| self.class(node)).collect(),
             selectors,
+            exempt: self.exempt.iter().copied().collect(),
         }
     }
 

@@ -150,6 +150,11 @@ impl Agent {
         [&self.link].into_iter().chain(self.others.iter().map(|other| &other.link))
     }
 
+    /// Whether packets to some networks pass an uplink unscheduled.
+    pub(super) fn has_exempt(&self) -> bool {
+        self.all_links().any(|link| !link.exempt.is_empty())
+    }
+
     /// Index of the device whose egress is caught for the main link.
     pub(super) fn uplink(&self) -> Option<u32> {
         self.datapath.attachments.uplink(self.link.scheduler.number)
@@ -269,8 +274,10 @@ impl Agent {
         let attachments = &mut self.datapath.attachments;
         let main = self.classes.config().link.device.clone();
         self.link.scheduler.catch(&main, discovery.uplinks.get(&main), attachments);
+        self.link.exempt = discovery.local.beside(&main);
         for other in &mut self.others {
             let device = other.device().to_owned();
+            other.link.exempt = discovery.local.beside(&device);
             match discovery.uplinks.get(&device) {
                 Some(found) => other.link.scheduler.catch(&device, Some(found), attachments),
                 // Nothing leaves by a modem that is not plugged in.
@@ -321,6 +328,7 @@ impl Agent {
                 download: None,
                 is_here: nix::net::if_::if_nametoindex(link.device.as_str()).is_ok(),
                 not_enforced_because: Some(why.clone()),
+                exempt: Vec::new(),
                 unpromised: Vec::new(),
             })
         };

@@ -41,6 +41,7 @@ mod history;
 mod htb_shares;
 mod link_state;
 mod links;
+mod local;
 mod lock;
 pub(crate) mod maker;
 mod opening;

@@ -128,6 +128,7 @@ impl Agent {
                 programs: None,
                 autorate: None,
                 download,
+                exempt: Default::default(),
                 ended: Work::default(),
             },
             others: Vec::new(),

@@ -71,6 +71,7 @@ impl OtherLink {
             programs: None,
             autorate: None,
             download,
+            exempt: Default::default(),
             ended: Work::default(),
         };
         Ok(OtherLink { classes, link })
@@ -281,6 +282,7 @@ impl OtherLink {
             download: self.link.download_status(configured.1),
             is_here: self.link.scheduler.is_here(),
             not_enforced_because: self.fault(),
+            exempt: self.link.exempt(),
             unpromised: self
                 .classes
                 .unpromised_minima()

@@ -296,6 +296,7 @@ fn settings_of_link(old: &Config, new: &Config) -> Vec<PlannedSetting> {
         setting("[link] delay_ms", a.delay_ms.to_string(), b.delay_ms.to_string()),
         setting("[link] reservable", part(a.reservable), part(b.reservable)),
         setting("[link] local", networks(&a.local), networks(&b.local)),
+        setting("[link] exempt", a.exempt.to_string(), b.exempt.to_string()),
         setting("[link] charge_local", yes(a.charge_local), yes(b.charge_local)),
         setting("[link] priority", yes(a.priority), yes(b.priority)),
     ];

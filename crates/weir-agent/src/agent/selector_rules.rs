@@ -3,7 +3,7 @@
 use weir_agree::Protocol;
 use weir_bpf::{RuleSet, SelectorRule};
 
-use super::discover::local_prefix;
+use super::local::local_prefix;
 use crate::config::{Config, Selector};
 
 /// Whether the programs' tables have room for the configuration's selectors.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use ipnet::IpNet;
 use weir_api::EventKind;
 use weir_datapath::engine::{self, Attachments, EngineError, plan};
 use weir_netlink::Link;
@@ -39,6 +40,8 @@ pub(super) struct Uplink {
     pub(super) autorate: Option<Autorate>,
     /// The download, if the configuration shares it.
     pub(super) download: Option<Download>,
+    /// Networks beside the device, whose packets pass unscheduled.
+    pub(super) exempt: BTreeSet<IpNet>,
     /// The work of downloads that are shared no longer.
     pub(super) ended: Work,
 }
@@ -166,6 +169,11 @@ impl Uplink {
     /// Whether the rate of a direction is followed.
     pub(super) fn is_followed(&self) -> bool {
         self.programs.is_some()
+    }
+
+    /// The networks beside the device, for views.
+    pub(super) fn exempt(&self) -> Vec<String> {
+        self.exempt.iter().map(IpNet::to_string).collect()
     }
 
     /// The follower of the upload's rate, for views.

@@ -127,6 +127,7 @@ impl Agent {
             follows: self.follows(),
             rate: BitRate(self.link.allocations.all().map(|f| f.estimator.rate().0).sum()),
             framing: link.line().map(|line| line.to_string()),
+            exempt: self.link.exempt(),
             download: self.download_status(),
             reserved: reservation.reserved,
             reservable: reservation.reservable,
@@ -163,7 +164,8 @@ impl Agent {
         let entry = &self.classes.entries()[key];
         let figures = Figures::of(&self.classes, &self.link.allocations, entry);
         let local = match entry.minor {
-            Some(minor) if !entry.class.ports.is_empty() => {
+            // A class without ports has none but what goes to exempt networks.
+            Some(minor) if !entry.class.ports.is_empty() || self.has_exempt() => {
                 self.datapath.attachments.local_bytes(super::datapath::handle(minor)).unwrap_or(0)
             }
             _ => 0,

@@ -173,6 +173,8 @@ fn every_bad_value_is_refused_and_named() {
         ),
         (&format!("{LINK}engine = \"cbq\"\n"), "there is no engine `cbq`: auto, "),
         (&format!("{LINK}local = [\"10.0.0.0/99\"]\n"), "cannot read `10.0.0.0/99` as a network"),
+        (&format!("{LINK}exempt = [\"lan\"]\n"), "cannot read `lan` as a network"),
+        (&format!("{LINK}exempt = [\"0.0.0.0/0\"]\n"), "`0.0.0.0/0` is each destination"),
         (&format!("{LINK}[[class]]\nname = \"a\"\nweight = 0\n"), "cannot use `0` as a weight"),
         (&format!("{LINK}[[class]]\nname = \"a\"\nweight = -1\n"), "cannot use `-1` as a weight"),
         (
@@ -468,7 +470,7 @@ fn running_agent_reads_no_pipe_and_no_file_without_end() {
 fn wrong_value_of_any_key_is_refused_without_the_names_of_types() {
     let keys = [
         "[link] capacity download charge_drops overhead mpu atm framing engine form allocator attach delay_ms reservable \
-         local charge_local split queues pacing priority",
+         local exempt charge_local split queues pacing priority",
         "[agent] socket state audit_size audit_files at_end",
         "[discover] docker podman containerd netns lxc libvirt",
         "[labels] accept max_min total_min",

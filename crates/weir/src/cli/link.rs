@@ -147,6 +147,7 @@ fn write(out: &mut dyn Write, view: &LinkView) -> io::Result<()> {
     if let Some(framing) = &view.framing {
         writeln!(out, "framing    {framing}")?;
     }
+    status::write_exempt(out, &view.exempt)?;
     writeln!(out, "download   {}", view.download.map_or("not shared".to_owned(), text))?;
     if let Some(follows) = &view.download_follows {
         writeln!(out, "follows    {}", status::follows(follows))?;
@@ -167,6 +168,7 @@ fn write_other(out: &mut dyn Write, other: &OtherLink) -> io::Result<()> {
     if let Some(follows) = &other.follows {
         writeln!(out, "follows    {}", status::follows(follows))?;
     }
+    status::write_exempt(out, &other.exempt)?;
     let text = |d: &weir_api::DownloadStatus| status::capacity(d.capacity, d.configured_capacity);
     let download = other.download.as_ref().map(text);
     writeln!(out, "download   {}", download.unwrap_or_else(|| "not shared".to_owned()))?;
@@ -213,6 +215,7 @@ mod tests {
             follows: None,
             download: Some(capacity(40)),
             download_follows: Some(fake::follows()),
+            exempt: Vec::new(),
             unpromised: Vec::new(),
         };
         let mut out = Vec::new();
@@ -230,6 +233,7 @@ mod tests {
                 .map(|(device, is_here)| OtherLink {
                     device: device.to_owned(),
                     is_here,
+                    exempt: vec!["10.9.0.0/24".to_owned()],
                     ..fake::other_link()
                 })
                 .into(),
@@ -238,13 +242,14 @@ mod tests {
             follows: None,
             download: None,
             download_follows: None,
+            exempt: ["192.168.1.0/24", "fe80::/64"].map(str::to_owned).into(),
             unpromised: vec!["web: its minimum of 40mbit is not promised".to_owned()],
         };
         let mut out = Vec::new();
         write(&mut out, &view).unwrap();
-        let want = "link       eth0\ncapacity   30mbit by hand (95mbit configured)\nframing    pppoe-ptm\ndownload   not shared\n\
+        let want = "link       eth0\ncapacity   30mbit by hand (95mbit configured)\nframing    pppoe-ptm\nexempt     192.168.1.0/24, fe80::/64\ndownload   not shared\n\
                     ! web: its minimum of 40mbit is not promised\n\n\
-                    link       wwan0, for what other routes send there\ncapacity   9mbit\ndownload   50mbit\n\
+                    link       wwan0, for what other routes send there\ncapacity   9mbit\nexempt     10.9.0.0/24\ndownload   50mbit\n\
                     ! web: its minimum of 40mbit is not promised\n\n\
                     link       wwan1, for what other routes send there\n! there is no such device now\n";
         assert_eq!(String::from_utf8(out).unwrap(), want);

@@ -50,6 +50,11 @@ pub(super) fn follows(follows: &Follows) -> String {
     format!("{min} to {max}, queue of {delay_ms} ms allowed: {state}{decided}{queue}{dry}")
 }
 
+/// The line of the networks whose packets are not scheduled, if there are some.
+pub(super) fn write_exempt(out: &mut dyn Write, exempt: &[String]) -> io::Result<()> {
+    if exempt.is_empty() { Ok(()) } else { writeln!(out, "exempt     {}", exempt.join(", ")) }
+}
+
 fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
     writeln!(out, "weir {}, process {}, up {}", s.version, s.pid, format::seconds(s.uptime_s))?;
     let share = format::percent(s.rate, s.capacity);
@@ -61,6 +66,7 @@ fn write(out: &mut dyn Write, s: &Status) -> io::Result<()> {
     if let Some(framing) = &s.framing {
         writeln!(out, "framing    {framing}")?;
     }
+    write_exempt(out, &s.exempt)?;
     writeln!(out, "promised   {} of {} that may be", s.reserved, s.reservable)?;
     if let Some(d) = &s.download {
         let share = format::percent(d.rate, d.capacity);

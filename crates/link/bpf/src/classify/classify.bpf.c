@@ -22,6 +22,9 @@
  * may be foreign, or a tunnel may carry it. skb->tc_index survives a bridge, a route, and the
  * encapsulation of vxlan, geneve, gre, ipip and sit. There weir_uplink charges the class once.
  *
+ * Packets to networks beside the uplink's device, which do not cross the line (local.h), pass the port in the same
+ * way. weir_uplink lets them pass too.
+ *
  * Where several links are shared (route.h), each has a scheduler on an ifb of its own. The port asks
  * the kernel's routes for the link. A packet that leaves by another one all the same, for example by a
  * mark of netfilter, is charged there again by its class, and counted.
@@ -44,6 +47,7 @@
 
 #include "common/intf.h"
 #include "common/link.h"
+#include "common/local.h"
 #include "common/mark.h"
 #include "credit/credit.h"
 #include "packet.h"
@@ -81,15 +85,6 @@ struct {
 	__type(value, __u32);
 } weir_cgroups SEC(".maps");
 
-/* Destinations on this node. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 65536);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct weir_prefix);
-	__type(value, __u32);
-} weir_local SEC(".maps");
-
 /* Handle of a class -> what never reached the link. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
@@ -120,6 +115,20 @@ static __always_inline void parse(struct __sk_buff *skb, struct packet *p)
 {
 	read_headers(skb, p);
 	skb->cb[WEIR_CB_DATAGRAM] = p->datagram;
+}
+
+/* Whether a port leaves a packet unscheduled, by its destination. */
+static __always_inline int passes_port(const struct weir_config *cfg, const struct packet *p)
+{
+	__u32 known = p->is_ip ? known_of(&p->to) : 0;
+
+	return known & WEIR_EXEMPT_ANY || (!cfg->charge_local && known & WEIR_ON_NODE);
+}
+
+/* Whether an uplink leaves a packet unscheduled, by its destination. */
+static __always_inline int passes_uplink(const struct packet *p, __u32 link)
+{
+	return has_exempt(link) && p->is_ip && is_exempt(&p->to, link);
 }
 
 static __always_inline const struct weir_config *config(void)
@@ -260,7 +269,7 @@ static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir
 		return 0;
 	parse(skb, &p);
 	own = *handle & ~WEIR_PORT_BARE;
-	is_local = !cfg->charge_local && p.is_ip && bpf_map_lookup_elem(&weir_local, &p.to);
+	is_local = passes_port(cfg, &p);
 	*header = *handle & WEIR_PORT_BARE ? 0 : LINK_HEADER;
 	if (!is_local && cfg->pacing & (WEIR_SEVERAL | WEIR_TUNNELS)) {
 		struct way_out out = way_of(skb, cfg, &p);
@@ -441,6 +450,12 @@ int weir_uplink(struct __sk_buff *skb)
 	if (is_marked(skb, cfg))
 		return cfg->pacing & (WEIR_IN_PLACE | WEIR_USER) ? NEXT : NO_MATCH;
 	parse(skb, &p);
+	if (passes_uplink(&p, cfg->pacing & WEIR_SEVERAL ? number : cfg->usual_link)) {
+		/* Else its port has counted it. */
+		if (!named_class(skb, cfg))
+			count_local(skb, skb->ingress_ifindex ? cfg->default_handle : host_class(skb, cfg));
+		return cfg->pacing & (WEIR_IN_PLACE | WEIR_USER) ? NEXT : NO_MATCH;
+	}
 	if (cfg->pacing & WEIR_TUNNELS && leaves_tunnel(skb, cfg, &p, number, &carried)) {
 		is_outer = 1;
 		skb->tc_index = carried;

@@ -1,6 +1,7 @@
 //! The classifier decides the class of each packet.
 
 mod handover;
+mod local;
 mod restore;
 mod rules;
 mod sparse;
@@ -20,6 +21,7 @@ use libbpf_rs::{
 };
 
 pub use self::handover::Handover;
+pub use self::local::{LocalMaps, Locality};
 pub use self::restore::{Restored, Wanted};
 pub(crate) use self::restore::{restore, restore_row};
 pub use self::rules::{ENTRIES, MASKS, RuleSet, RulesError, SelectorRule, port_blocks};
@@ -168,7 +170,7 @@ impl Way {
     }
 }
 
-/// Destinations that are on this node.
+/// A network of destinations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LocalPrefix {
     /// The network.
@@ -329,12 +331,23 @@ impl Classifier {
         set(&self.skeleton.maps.weir_cgroups, &id.to_ne_bytes(), handle, "map a cgroup to its class")
     }
 
-    /// Declares a destination to be on this node, or no longer.
+    /// Makes the networks that packets reach without the line the given ones.
     ///
     /// # Errors
-    /// [`Error`]: the map holds 65,536 prefixes.
-    pub fn set_local(&self, prefix: LocalPrefix, local: bool) -> Result<(), Error> {
-        set(&self.skeleton.maps.weir_local, &prefix.key(), local.then_some(1), "map a local destination")
+    /// [`Error`]: the map holds 65,536 networks.
+    pub fn set_local(&self, networks: &BTreeMap<LocalPrefix, Locality>) -> Result<(), Error> {
+        let maps = &self.skeleton.maps;
+        local::write(maps, networks)
+            .map(drop)
+            .map_err(|source| Error { what: "map the networks that packets reach without the line", source })
+    }
+
+    /// The same networks, for programs of other objects.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn local_maps(&self) -> Result<LocalMaps, Error> {
+        LocalMaps::of(&self.skeleton.maps)
     }
 
     /// Fills a set of rules, 1 or 2, that is not in force: what was in it is forgotten.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::rules;
-use crate::{ClassifierConfig, LocalPrefix, SelectorRule};
+use crate::{ClassifierConfig, LocalPrefix, Locality, SelectorRule};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -242,7 +242,7 @@ pub(super) struct Model {
     pub(super) config: ClassifierConfig,
     /// The class of the port, if it has one.
     pub(super) port: Option<u32>,
-    pub(super) local: Vec<LocalPrefix>,
+    pub(super) local: Vec<(LocalPrefix, Locality)>,
     pub(super) rules: Vec<SelectorRule>,
     /// Classes that the agent counts.
     pub(super) tracked: Vec<u32>,
@@ -287,6 +287,10 @@ impl Model {
                     ..untouched
                 };
             }
+            if self.known(&headers).is_exempt(0) {
+                let verdict = if is_user || is_in_place { NEXT } else { NO_MATCH };
+                return Outcome { verdict, ..outcome };
+            }
             let (class, took) = self.at_uplink(from, &headers, tc_index);
             outcome.took_control = took;
             class
@@ -294,9 +298,9 @@ impl Model {
             let Some(own) = self.port.filter(|_| !(is_user && is_back && place == Place::Port)) else {
                 return untouched;
             };
-            let is_local = config.charge_local == 0
-                && headers.ip.is_some_and(|ip| self.local.iter().any(|p| holds(*p, ip.destination)));
-            if is_local {
+            let known = self.known(&headers);
+            let is_on_node = known == Locality::ON_NODE && config.charge_local == 0;
+            if is_on_node || known.is_exempt(0) || known.is_exempt(1) {
                 let class = self.by_rules(&headers, own);
                 return Outcome { tc_index: class as u16, local_bytes: frame.len() as u64, ..outcome };
             }
@@ -317,6 +321,18 @@ impl Model {
             Place::Port => Outcome { verdict: REDIRECT, ..scheduled },
             Place::Uplink(_) => Outcome { verdict: MATCH, ..scheduled },
         }
+    }
+
+    /// The locality of the destination, by the longest network that holds it.
+    fn known(&self, headers: &Headers) -> Locality {
+        let Some(ip) = headers.ip else { return Locality::default() };
+        let holding = self.local.iter().filter(|(network, _)| holds(*network, ip.destination));
+        holding.max_by_key(|(network, _)| network.key()[0]).map_or(Locality::default(), |(_, known)| *known)
+    }
+
+    /// Whether a frame goes to a network beside the device of link 0.
+    pub(super) fn is_exempt(&self, frame: &[u8]) -> bool {
+        self.known(&Headers::read(frame)).is_exempt(0)
     }
 
     /// Whether a mark may name the class of this minor.

@@ -91,4 +91,18 @@ static __always_inline void read_headers(struct __sk_buff *skb, struct packet *p
 	p->to.prefix_len_bits = 128;
 }
 
+/* Reads where a packet comes from. 0: it cannot be read. */
+static __always_inline int read_source(struct __sk_buff *skb, const struct packet *p, struct weir_prefix *from)
+{
+	__builtin_memset(from, 0, sizeof(*from));
+	from->prefix_len_bits = 128;
+	if (!p->is_ip)
+		return 0;
+	if (p->is_v6)
+		return !load_header(skb, p->start, p->offset + 8, from->address, 16);
+	from->address[10] = 0xff;
+	from->address[11] = 0xff;
+	return !load_header(skb, p->start, p->offset + 12, &from->address[12], 4);
+}
+
 #endif

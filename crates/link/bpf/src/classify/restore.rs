@@ -1,13 +1,16 @@
 //! Restores the classifier's maps: entries that another process added, altered or removed are found
 //! and set right.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use libbpf_rs::{Error as BpfError, ErrorKind, MapCore, MapFlags};
 
-use super::rules::{self, RuleSet};
+use super::{
+    local,
+    rules::{self, RuleSet},
+};
 use crate::{
-    Classifier, ClassifierConfig, Error, LocalPrefix, Pacer, Tunnel, Way,
+    Classifier, ClassifierConfig, Error, LocalPrefix, Locality, Pacer, Tunnel, Way,
     common::entries::{entries, ignore},
     pacing,
 };
@@ -27,8 +30,8 @@ pub struct Wanted<'a> {
     pub ports: &'a BTreeMap<u32, u32>,
     /// Ids of cgroups and the handles of their classes.
     pub cgroups: &'a BTreeMap<u64, u32>,
-    /// Destinations on this node.
-    pub local: &'a BTreeSet<LocalPrefix>,
+    /// The networks that packets reach without the line.
+    pub local: &'a BTreeMap<LocalPrefix, Locality>,
     /// The rules of selectors.
     pub rules: &'a RuleSet,
 }
@@ -133,9 +136,11 @@ impl Classifier {
         let keyed = wanted.cgroups.iter().map(|(id, handle)| (id.to_ne_bytes(), handle.to_ne_bytes()));
         let cgroups = restore(&maps.weir_cgroups, keyed, |_| true);
         restored.note("weir_cgroups", "restore which class each cgroup belongs to", cgroups);
-        let keyed = wanted.local.iter().map(|prefix| (prefix.key(), 1u32.to_ne_bytes()));
-        let local = restore(&maps.weir_local, keyed, |_| true);
-        restored.note("weir_local", "restore which destinations are on this node", local);
+        let written = local::write(maps, wanted.local);
+        let what = "restore which networks packets reach without the line";
+        let exempt = written.as_ref().map_or(0, |[_, exempt]| *exempt);
+        restored.note("weir_local", what, written.map(|[local, _]| local));
+        restored.note("weir_exempt", what, Ok(exempt));
         let rules = wanted.configs.first().map_or(0, |config| config.rules);
         if rules != 0 {
             let set = (rules - 1) & 1;
@@ -230,7 +235,7 @@ mod tests {
         ways: BTreeMap<u32, Way>,
         ports: BTreeMap<u32, u32>,
         cgroups: BTreeMap<u64, u32>,
-        local: BTreeSet<LocalPrefix>,
+        local: BTreeMap<LocalPrefix, Locality>,
         rules: RuleSet,
     }
 
@@ -272,7 +277,11 @@ mod tests {
             ports: (1..=1000).map(|n| (n, 0x1_0000 + n)).collect(),
             cgroups: BTreeMap::from([(77, 0x1_0010), (78, 0x1_0011)]),
             // Written as an address of the network: what counts is the network.
-            local: BTreeSet::from([prefix("10.1.2.3", 16), prefix("10.1.0.0", 16), prefix("fd00::1", 128)]),
+            local: BTreeMap::from([
+                (prefix("10.1.2.3", 16), Locality::ON_NODE),
+                (prefix("10.1.0.0", 16), Locality::ON_NODE),
+                (prefix("fd00::1", 128), Locality::exempt(1)),
+            ]),
             rules: RuleSet::new(&[rule(80), rule(443)]).unwrap(),
         };
         let (wanted, All { local, rules, .. }) = (all.wanted(), &all);
@@ -287,6 +296,7 @@ mod tests {
             ("weir_ports", 1000),
             ("weir_cgroups", 2),
             ("weir_local", 2),
+            ("weir_exempt", 1),
             ("weir_masks", 1),
             ("weir_rules", 4),
         ];
@@ -297,7 +307,7 @@ mod tests {
         classifier.set_links(&all.links).unwrap();
         classifier.set_tunnels(&all.tunnels).unwrap();
         classifier.set_way(1, Some(Way::Routed(5))).unwrap();
-        local.iter().for_each(|prefix| classifier.set_local(*prefix, true).unwrap());
+        classifier.set_local(local).unwrap();
         assert_eq!(classifier.restore(&wanted).maps, []);
         // Rules of the set that is not in force are no strangers.
         classifier.load_rules(1, &RuleSet::new(&[rule(22)]).unwrap()).unwrap();
@@ -314,7 +324,8 @@ mod tests {
         classifier.set_port(2, Some(0x1_0003)).unwrap();
         classifier.set_port(4096, Some(0x1_0003)).unwrap();
         classifier.set_cgroup(77, None).unwrap();
-        classifier.set_local(prefix("0.0.0.0", 0), true).unwrap();
+        let stranger = BTreeMap::from([(prefix("0.0.0.0", 0), Locality::exempt(0))]);
+        classifier.set_local(&local.clone().into_iter().chain(stranger).collect()).unwrap();
         maps.weir_masks.update(&1u32.to_ne_bytes(), &[0; 3584], MapFlags::ANY).unwrap();
         let (key, _) = rules.entries(1).next().unwrap();
         maps.weir_rules.update(&key, &[0; 8], MapFlags::ANY).unwrap();
@@ -328,6 +339,7 @@ mod tests {
             ("weir_ports", 3),
             ("weir_cgroups", 1),
             ("weir_local", 1),
+            ("weir_exempt", 1),
             ("weir_masks", 1),
             ("weir_rules", 1),
         ];

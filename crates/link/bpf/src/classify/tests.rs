@@ -12,7 +12,7 @@ use super::{
     Classifier, ClassifierConfig,
     model::{Model, Outcome, Place, prefix},
 };
-use crate::{RuleSet, SelectorRule, Tunnel};
+use crate::{Locality, RuleSet, SelectorRule, Tunnel};
 
 /// Offsets in `struct __sk_buff`.
 const PRIORITY: usize = 32;
@@ -114,14 +114,12 @@ impl Kernel {
         classifier.configure(0, &model.config).unwrap();
         classifier.set_port(PORT, model.port).unwrap();
         let maps = &classifier.skeleton.maps;
-        for map in [&maps.weir_local, &maps.weir_datagrams, &maps.weir_counters] {
+        for map in [&maps.weir_datagrams, &maps.weir_counters] {
             for key in map.keys().collect::<Vec<_>>() {
                 map.delete(&key).unwrap();
             }
         }
-        for local in &model.local {
-            classifier.set_local(*local, true).unwrap();
-        }
+        classifier.set_local(&model.local.iter().copied().collect()).unwrap();
         for class in &model.tracked {
             classifier.track(*class, true).unwrap();
         }
@@ -247,16 +245,22 @@ fn node(r: &mut Random) -> Model {
     if !rules.is_empty() {
         config.rules = r.of(&[1, 2]);
     }
-    let local = [
-        prefix(a.host.into(), 32),
-        prefix(a.other_ip.into(), 32),
-        prefix(Ipv4Addr::LOCALHOST.into(), 8),
-        prefix(a.host6.into(), 128),
+    let mut local = vec![
+        (prefix(a.host.into(), 32), Locality::ON_NODE),
+        (prefix(a.other_ip.into(), 32), Locality::ON_NODE),
+        (prefix(Ipv4Addr::LOCALHOST.into(), 8), Locality::ON_NODE),
+        (prefix(a.host6.into(), 128), Locality::ON_NODE),
     ];
+    if r.once_in(3) {
+        // Of this link or another one. The addresses of the node lie in them.
+        let exempt = Locality::exempt(r.of(&[0, 0, 1]));
+        local.push((prefix(a.host.into(), r.of(&[0, 8, 24])), exempt));
+        local.push((prefix(a.host6.into(), 64), exempt));
+    }
     Model {
         config,
         port: if r.once_in(8) { None } else { Some(OWN) },
-        local: local.to_vec(),
+        local,
         rules,
         tracked: vec![OWN, OTHER],
         has_room: true,
@@ -274,6 +278,7 @@ struct Seen {
     control: u64,
     refused_control: u64,
     local: u64,
+    exempt: u64,
     by_rule: u64,
     named: u64,
     fragments: u64,
@@ -292,6 +297,7 @@ impl Seen {
         ];
         self.control += u64::from(control);
         self.local += u64::from(local);
+        self.exempt += u64::from(matches!(case.place, Place::Uplink(_)) && model.is_exempt(case.frame));
         self.by_rule += u64::from(by_rule);
         self.named += u64::from(named);
         self.fragments += u64::from(outcome.fragment.is_some());
@@ -364,8 +370,9 @@ fn random_frames_are_classified_as_the_model_says() {
         seen.note(&before, &case, &expected);
     }
     println!("{count} frames, seed {seed}: {seen:?}");
-    let Seen { control, refused_control, local, by_rule, named, fragments, later_fragments, .. } = seen;
-    for times in [control, refused_control, local, by_rule, named, fragments, later_fragments] {
+    let Seen { control, refused_control, local, exempt, by_rule, named, fragments, later_fragments, .. } =
+        seen;
+    for times in [control, refused_control, local, exempt, by_rule, named, fragments, later_fragments] {
         assert!(times >= count / 500, "the frames do not reach all: {seen:?}");
     }
 }

@@ -21,6 +21,11 @@
 /* The most links that are shared. Each has a number below. */
 #define WEIR_LINKS 4
 
+/* Values of weir_local (local.h). */
+#define WEIR_ON_NODE 1u
+#define WEIR_EXEMPT(link) (0x100u << (link))
+#define WEIR_EXEMPT_ANY (WEIR_EXEMPT(WEIR_LINKS) - WEIR_EXEMPT(0))
+
 /* In a value of weir_ports, beside the handle: the interface's packets have no Ethernet header. */
 #define WEIR_PORT_BARE 0x80000000u
 

@@ -16,6 +16,8 @@
  *
  * Packets of flows that send little go first in their class's queue (sparse.h).
  *
+ * Packets from networks beside the uplink's device have not crossed the line (local.h). They pass.
+ *
  * Outer packets of tunnels have an address of the node. They belong to the host, or to the class that sent
  * the same outer flow; what they hold is not scheduled again.
  *
@@ -31,6 +33,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "classify/packet.h"
+#include "common/local.h"
 #include "common/mark.h"
 #include "download.h"
 
@@ -197,12 +200,15 @@ int weir_down(struct __sk_buff *skb)
 {
 	const struct weir_down_config *cfg = config();
 	struct weir_fields f = {};
+	struct weir_prefix from;
 	struct packet p;
 	__u32 handle;
 
 	if (!cfg)
 		return NO_MATCH;
 	read_headers(skb, &p);
+	if (has_exempt(cfg->link) && read_source(skb, &p, &from) && is_exempt(&from, cfg->link))
+		return NO_MATCH;
 	if (p.is_control && takes_control(skb, skb->ifindex)) {
 		skb->priority = cfg->control_handle;
 		return MATCH;

@@ -9,8 +9,9 @@ struct weir_down_config { /* written by user space, only read in the kernel */
 	__u32 host_handle;    /* its upper half is that of all handles */
 	__u32 default_handle;
 	__u32 cookie;         /* of marks (mark.h) */
+	__u32 link;           /* its number */
 };
-_Static_assert(sizeof(struct weir_down_config) == 20, "user space maps this layout");
+_Static_assert(sizeof(struct weir_down_config) == 24, "user space maps this layout");
 
 struct weir_address { /* IPv4 as ::ffff:a.b.c.d */
 	__u8 bytes[16];

@@ -9,7 +9,7 @@ use std::{
 use libbpf_rs::{Map, MapCore, MapHandle, Object, ObjectBuilder};
 
 use crate::{
-    Error, SparseFlows, attach,
+    Error, LocalMaps, SparseFlows, attach,
     classify::{Restored, restore, restore_row, widened_address},
     common::map_named,
 };
@@ -32,11 +32,13 @@ pub struct DownloadConfig {
     pub default_handle: u32,
     /// That of [`ClassifierConfig`](crate::ClassifierConfig).
     pub cookie: u32,
+    /// The link's number.
+    pub link: u32,
 }
 
 impl DownloadConfig {
     fn bytes(&self) -> Vec<u8> {
-        let words = [1, self.control_handle, self.host_handle, self.default_handle, self.cookie];
+        let words = [1, self.control_handle, self.host_handle, self.default_handle, self.cookie, self.link];
         words.into_iter().flat_map(u32::to_ne_bytes).collect()
     }
 }
@@ -77,18 +79,18 @@ impl Download {
     /// The name of the program at the uplink's egress.
     pub const EGRESS_PROGRAM: &'static str = "weir_learn";
 
-    /// Loads the programs with the flows that an earlier agent's programs know. Nothing is attached yet,
-    /// and nothing matches until the maps are written.
+    /// Loads the programs with the flows that an earlier agent's programs know, and with the networks that the
+    /// classifier knows. Nothing is attached yet, and nothing matches until the maps are written.
     ///
     /// # Errors
     /// [`Error`] with libbpf's reason: no `CONFIG_BPF_SYSCALL`, no `CAP_BPF`, the verifier.
-    pub fn load(earlier: Option<&EarlierDownload>) -> Result<Download, Error> {
+    pub fn load(earlier: Option<&EarlierDownload>, networks: Option<&LocalMaps>) -> Result<Download, Error> {
         libbpf_rs::set_print(None);
         let mut last = None;
         for (content, asks_conntrack) in OBJECTS {
             // Flows of another layout are left.
             for earlier in [earlier, None] {
-                match Download::open(content, earlier) {
+                match Download::open(content, earlier, networks) {
                     Ok(object) => return Ok(Download { object, asks_conntrack }),
                     Err(error) => last = Some(error),
                 }
@@ -98,12 +100,19 @@ impl Download {
         Err(Error { what: "load the programs of the download", source })
     }
 
-    fn open(content: &[u8], earlier: Option<&EarlierDownload>) -> Result<Object, libbpf_rs::Error> {
+    fn open(
+        content: &[u8],
+        earlier: Option<&EarlierDownload>,
+        networks: Option<&LocalMaps>,
+    ) -> Result<Object, libbpf_rs::Error> {
         let mut open = ObjectBuilder::default().open_memory(content)?;
         if let Some(EarlierDownload(flows)) = earlier
             && let Some(mut map) = open.maps_mut().find(|map| map.name() == FLOWS)
         {
             map.reuse_fd(flows.as_fd())?;
+        }
+        if let Some(networks) = networks {
+            networks.share(&mut open)?;
         }
         open.load()
     }

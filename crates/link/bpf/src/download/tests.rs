@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use libbpf_rs::{ErrorKind, MapFlags, ProgramInput};
 
 use super::*;
+use crate::{Classifier, LocalPrefix, Locality};
 
 const PRIORITY: usize = 32;
 const CONTEXT: usize = 192;
@@ -21,7 +22,7 @@ const NODE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 const CONTAINER: Ipv4Addr = Ipv4Addr::new(172, 17, 0, 2);
 
 fn download() -> Option<Download> {
-    match Download::load(None) {
+    match Download::load(None, None) {
         Ok(download) => Some(download),
         Err(e) if e.source.kind() == ErrorKind::PermissionDenied => {
             println!("SKIPPED: loading BPF programs needs root");
@@ -38,6 +39,7 @@ fn maps() -> DownloadMaps {
             host_handle: HOST,
             default_handle: DEFAULT,
             cookie: 0x4321,
+            link: 0,
         },
         owners: BTreeMap::from([
             (NODE.into(), HOST),
@@ -169,8 +171,47 @@ fn entries_that_others_altered_are_restored_and_earlier_flows_are_kept() {
         attach::program_id(&program.unwrap().as_fd()).unwrap()
     };
     let earlier = EarlierDownload::of_program(id).expect("it has flows");
-    let next = Download::load(Some(&earlier)).unwrap();
+    let next = Download::load(Some(&earlier), None).unwrap();
     assert!(next.restore(&wanted).failure.is_none());
     let tcp = frame_v4(6, SERVER, NODE, 0, &ports(443, 40_000));
     assert_eq!(class_of(&next, &tcp), Some(WEB));
+}
+
+#[test]
+fn packets_from_networks_beside_the_device_are_not_scheduled() {
+    let Some(own) = download() else { return };
+    let classifier = Classifier::load().unwrap();
+    let networks = classifier.local_maps().unwrap();
+    let download = Download::load(None, Some(&networks)).unwrap();
+    assert!(download.restore(&maps()).failure.is_none() && own.restore(&maps()).failure.is_none());
+    let net = |network: &str, len| LocalPrefix { network: network.parse().unwrap(), len };
+    let know = |known: &[(LocalPrefix, Locality)]| {
+        classifier.set_local(&known.iter().copied().collect()).unwrap();
+    };
+    let tcp = frame_v4(6, SERVER, NODE, 0, &ports(443, 40_000));
+    for (known, class) in [
+        (&[][..], Some(HOST)),
+        (&[(net("192.0.2.0", 24), Locality::exempt(0))], None),
+        (&[(net("192.0.2.0", 24), Locality::exempt(1))], Some(HOST)),
+        (&[(net("192.0.2.0", 24), Locality::ON_NODE)], Some(HOST)),
+        (&[(net("192.0.3.0", 24), Locality::exempt(0))], Some(HOST)),
+        // The longest network decides.
+        (&[(net("0.0.0.0", 0), Locality::exempt(0)), (net("192.0.2.1", 32), Locality::ON_NODE)], Some(HOST)),
+        (&[(net("::", 0), Locality::exempt(0)), (net("192.0.2.0", 31), Locality::exempt(0))], None),
+    ] {
+        know(known);
+        assert_eq!(class_of(&download, &tcp), class, "{known:?}");
+    }
+    assert_eq!(class_of(&own, &tcp), Some(HOST), "an object of its own knows none");
+    let v6 = |from: u8| {
+        let mut frame = [&[2; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64]].concat();
+        for last in [from, 2] {
+            frame.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+        }
+        frame.extend(ports(443, 40_000));
+        frame.resize(100, 0);
+        frame
+    };
+    know(&[(net("fd00::8", 126), Locality::exempt(0))]);
+    assert_eq!([v6(9), v6(7)].map(|frame| class_of(&download, &frame)), [None, Some(VIDEO)]);
 }

@@ -6,7 +6,7 @@ use libbpf_rs::{Map, MapCore, MapFlags, Object, ObjectBuilder};
 use nix::errno::Errno;
 
 use crate::{
-    Error,
+    Error, LocalMaps,
     common::entries::{entries, u32_at, u64_at},
 };
 
@@ -58,6 +58,8 @@ pub struct LinkSignals {
     object: Object,
     /// Of round trips, and of arrivals.
     epochs: [u32; 2],
+    /// The link's number.
+    link: u32,
 }
 
 impl LinkSignals {
@@ -66,16 +68,26 @@ impl LinkSignals {
     /// The name of the program at the uplink's ingress.
     pub const INGRESS_PROGRAM: &'static str = "weir_answered";
 
-    /// Loads the programs. Nothing is attached yet.
+    /// Loads the programs for the link of this number, with the networks that the classifier knows. Nothing is
+    /// attached yet.
     ///
     /// # Errors
     /// [`Error`] with libbpf's reason: no `CONFIG_BPF_SYSCALL`, no `CAP_BPF`, the verifier.
-    pub fn load() -> Result<LinkSignals, Error> {
+    pub fn load(link: u32, networks: Option<&LocalMaps>) -> Result<LinkSignals, Error> {
         libbpf_rs::set_print(None);
-        let object = ObjectBuilder::default().open_memory(OBJECT).and_then(|open| open.load());
-        let object =
-            object.map_err(|source| Error { what: "load the programs of the link's signals", source })?;
-        Ok(LinkSignals { object, epochs: [0; 2] })
+        let object = LinkSignals::open(networks)
+            .map_err(|source| Error { what: "load the programs of the link's signals", source })?;
+        let signals = LinkSignals { object, epochs: [0; 2], link };
+        signals.configure()?;
+        Ok(signals)
+    }
+
+    fn open(networks: Option<&LocalMaps>) -> Result<Object, libbpf_rs::Error> {
+        let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
+        if let Some(networks) = networks {
+            networks.share(&mut open)?;
+        }
+        open.load()
     }
 
     /// The program for the uplink's ingress, as a number for netlink.
@@ -146,10 +158,15 @@ impl LinkSignals {
 
     fn begin_epoch(&mut self, of: usize) -> Result<(), Error> {
         self.epochs[of] = self.epochs[of].wrapping_add(1);
-        let config = self.epochs.map(u32::to_ne_bytes).concat();
-        let map = self.map("weir_signals_config");
-        map.update(&0u32.to_ne_bytes(), &config, MapFlags::ANY)
-            .map_err(|source| Error { what: "have the bases of the link's signals measured again", source })
+        self.configure()
+    }
+
+    /// Writes `struct weir_signals_config`.
+    fn configure(&self) -> Result<(), Error> {
+        let config = [self.epochs[0], self.epochs[1], self.link].map(u32::to_ne_bytes).concat();
+        self.map("weir_signals_config")
+            .update(&0u32.to_ne_bytes(), &config, MapFlags::ANY)
+            .map_err(|source| Error { what: "configure the programs of the link's signals", source })
     }
 }
 

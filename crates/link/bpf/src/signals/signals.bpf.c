@@ -14,6 +14,8 @@
  * Timestamps of what arrives tell the queue of that direction: the time from the far end, by its own clock, above
  * the least one of some seconds (as in RFC 6817). A clock counts once its unit is known.
  *
+ * Packets to and from networks beside the uplink's device do not cross the line (local.h), and tell nothing.
+ *
  * Neither program ever matches: packets go on.
  */
 #include <linux/bpf.h>
@@ -26,6 +28,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "classify/packet.h"
+#include "common/local.h"
 #include "download/download.h"
 #include "signals.h"
 
@@ -180,6 +183,22 @@ static __always_inline int read_segment(struct __sk_buff *skb, int leaves, struc
 	s->flow.far_port = leaves ? f.destination_port : f.source_port;
 	s->flow.protocol = IPPROTO_TCP;
 	return 1;
+}
+
+/* Whether a packet goes to a network beside the uplink's device, or comes from one. */
+static __always_inline int is_beside(struct __sk_buff *skb, int leaves)
+{
+	__u32 zero = 0;
+	const struct weir_signals_config *config = bpf_map_lookup_elem(&weir_signals_config, &zero);
+	struct weir_prefix from;
+	struct packet p;
+
+	if (!config || !has_exempt(config->link))
+		return 0;
+	read_headers(skb, &p);
+	if (leaves)
+		return p.is_ip && is_exempt(&p.to, config->link);
+	return read_source(skb, &p, &from) && is_exempt(&from, config->link);
 }
 
 static __always_inline struct weir_link_signals *signals(void)
@@ -405,7 +424,7 @@ int weir_sent(struct __sk_buff *skb)
 	__u64 now = bpf_ktime_get_ns();
 	int i;
 
-	if (!sums)
+	if (!sums || is_beside(skb, 1))
 		return NO_MATCH;
 	__sync_fetch_and_add(&sums->sent_bytes, skb->wire_len);
 	if (!read_segment(skb, 1, &s))
@@ -469,7 +488,7 @@ int weir_answered(struct __sk_buff *skb)
 	__u32 more, way;
 	int i;
 
-	if (!sums)
+	if (!sums || is_beside(skb, 0))
 		return NO_MATCH;
 	if (!read_segment(skb, 0, &s)) {
 		__sync_fetch_and_add(&sums->arrived_bytes, bytes_of(skb, skb->len - UDP_HEADERS, UDP_HEADERS));

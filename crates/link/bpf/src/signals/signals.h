@@ -59,6 +59,7 @@ struct weir_arrived_flow { /* the clock of one TCP flow's far end, as its timest
 struct weir_signals_config { /* written by user space */
 	__u32 epoch;         /* another one ends all bases of round trips */
 	__u32 arrival_epoch; /* another one ends all bases of delays */
+	__u32 link;          /* its number */
 };
 
 #endif

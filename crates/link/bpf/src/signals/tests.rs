@@ -5,13 +5,14 @@ use libbpf_rs::{ErrorKind, ProgramInput};
 use nix::time::{ClockId, clock_gettime};
 
 use super::*;
+use crate::{Classifier, LocalPrefix, Locality};
 
 const FIN: u8 = 1;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
 fn programs() -> Option<LinkSignals> {
-    match LinkSignals::load() {
+    match LinkSignals::load(0, None) {
         Ok(signals) => Some(signals),
         Err(e) if e.source.kind() == ErrorKind::PermissionDenied => {
             println!("SKIPPED: loading BPF programs needs root");
@@ -427,4 +428,27 @@ fn packets_that_no_one_asked_for_tell_nothing() {
     let clock = FarClock { begin: std::time::Instant::now(), hz: 1_000, is_v6: false };
     clock.comes(&signals, 0, 800);
     assert_eq!(signals.counts().delays, 0);
+}
+
+#[test]
+fn packets_to_and_from_networks_beside_the_device_tell_nothing() {
+    let Some(_) = programs() else { return };
+    let classifier = Classifier::load().unwrap();
+    let networks = classifier.local_maps().unwrap();
+    // The far end is beside the device of link 1.
+    let network = |address: &str| LocalPrefix { network: address.parse().unwrap(), len: 120 };
+    let far = [LocalPrefix { network: "10.0.0.2".parse().unwrap(), len: 32 }, network("fd00::2")];
+    classifier.set_local(&far.map(|network| (network, Locality::exempt(1))).into()).unwrap();
+    for (link, is_v6) in [(0, false), (0, true), (1, false), (1, true)] {
+        let mut signals = LinkSignals::load(link, Some(&networks)).unwrap();
+        // Another epoch keeps the link's number.
+        signals.forget_bases().unwrap();
+        signals.leaves(Tcp { is_v6, ..DATA });
+        signals.comes(Tcp { is_v6, ..ANSWER });
+        let counts = signals.counts();
+        let told =
+            (counts.sent > 0, counts.sent_payload, counts.acked_payload, counts.samples, counts.arrived > 0);
+        let expected = if link == 0 { (true, 1_000, 1_000, 1, true) } else { (false, 0, 0, 0, false) };
+        assert_eq!(told, expected, "link {link}, IPv6 {is_v6}");
+    }
 }

@@ -7,7 +7,8 @@ use std::{
 
 use nix::errno::Errno;
 use weir_bpf::{
-    Classifier, ClassifierConfig, EarlierPacing, LocalPrefix, RuleSet, SelectorRule, Tunnel, Way, attach,
+    Classifier, ClassifierConfig, EarlierPacing, LocalMaps, LocalPrefix, Locality, RuleSet, SelectorRule,
+    Tunnel, Way, attach,
 };
 use weir_netlink::{
     Link, Netlink, Request,
@@ -102,7 +103,7 @@ pub struct Attachments {
     /// Ports without an Ethernet header, from which a program cannot redirect: a filter does.
     headless: BTreeSet<u32>,
     cgroups: BTreeMap<u64, u32>,
-    local: BTreeSet<LocalPrefix>,
+    local: BTreeMap<LocalPrefix, Locality>,
     tracked: BTreeSet<u32>,
     rules: RuleSet,
     created: Created,
@@ -134,7 +135,7 @@ impl Attachments {
             ports: BTreeMap::new(),
             headless: BTreeSet::new(),
             cgroups: BTreeMap::new(),
-            local: BTreeSet::new(),
+            local: BTreeMap::new(),
             tracked: BTreeSet::new(),
             rules: RuleSet::default(),
             created,
@@ -361,19 +362,21 @@ impl Attachments {
         self.configure(|c| c.cgroup_levels = levels)
     }
 
-    /// Makes the destinations on this node the given ones.
+    /// Makes the networks that packets reach without the line the given ones.
     ///
     /// # Errors
     /// [`EngineError`].
-    pub fn set_local(&mut self, wanted: BTreeSet<LocalPrefix>) -> Result<(), EngineError> {
-        for prefix in self.local.difference(&wanted) {
-            self.classifier.set_local(*prefix, false)?;
+    pub fn set_local(&mut self, wanted: BTreeMap<LocalPrefix, Locality>) -> Result<(), EngineError> {
+        if self.local != wanted {
+            self.classifier.set_local(&wanted)?;
+            self.local = wanted;
         }
-        for prefix in wanted.difference(&self.local) {
-            self.classifier.set_local(*prefix, true)?;
-        }
-        self.local = wanted;
         Ok(())
+    }
+
+    /// The same networks, for the programs of the download and of the link's signals.
+    pub(super) fn local_maps(&self) -> Result<LocalMaps, EngineError> {
+        Ok(self.classifier.local_maps()?)
     }
 
     /// Makes the rules that give packets to other classes than their senders' the given ones, all

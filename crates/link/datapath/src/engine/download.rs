@@ -48,12 +48,14 @@ impl Download {
     /// [`EngineError`]: no ifb or HTB in this kernel, missing rights, the name taken.
     pub fn open(uplink: Uplink<'_>, attachments: &Attachments) -> Result<Download, EngineError> {
         let earlier = earlier_download(&mut Netlink::open()?, uplink.device);
-        let programs = weir_bpf::Download::load(earlier.as_ref())?;
+        let networks = attachments.local_maps()?;
+        let programs = weir_bpf::Download::load(earlier.as_ref(), Some(&networks))?;
         let config = DownloadConfig {
             control_handle: handle(CONTROL),
             host_handle: handle(HOST),
             default_handle: handle(DEFAULT),
             cookie: attachments.cookie(uplink.number),
+            link: uplink.number,
         };
         let tree = Htb::open_download(uplink, programs.sparse_flows()?)?;
         Ok(Download {

@@ -39,7 +39,7 @@ impl LinkSignals {
     /// # Errors
     /// [`EngineError`]: the programs do not load, or cannot be attached.
     pub fn open(number: u32, attachments: &mut Attachments) -> Result<LinkSignals, EngineError> {
-        let programs = weir_bpf::LinkSignals::load()?;
+        let programs = weir_bpf::LinkSignals::load(number, Some(&attachments.local_maps()?))?;
         let hooks = SignalHooks { ingress: programs.ingress_program(), egress: programs.egress_program() };
         attachments.set_signals(number, Some(hooks))?;
         Ok(LinkSignals { number, programs })

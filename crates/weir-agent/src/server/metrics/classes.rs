@@ -77,7 +77,9 @@ const COUNTERS: [(&str, &str, &str, Count); 4] = [
     ("class_dropped_packets", NONE, "Packets dropped because the queue was full", |c| {
         on_all_links(c.drops, c, |part| part.drops)
     }),
-    ("class_local", BYTES, "Sent on this node and not charged to the link", |c| c.local_bytes.0),
+    ("class_local", BYTES, "Sent on this node or to exempt networks, and not charged to the link", |c| {
+        c.local_bytes.0
+    }),
 ];
 
 /// Writes the times that packets wait, of the same classes.

@@ -2,6 +2,7 @@
 
 use std::{fmt::Write as _, net::IpAddr};
 
+use ipnet::IpNet;
 use weir_agree::Direction;
 use weir_api::{ClassKind, Export, ExportClass, ExportSelector};
 
@@ -34,6 +35,13 @@ pub(super) fn script(export: &Export, date: &str) -> String {
         filters.comment("What the network itself needs");
         for (protocol, matches) in CONTROL {
             filters.add(protocol, matches, &control.handle);
+        }
+    }
+    if !export.exempt.is_empty() {
+        filters.comment("Networks beside the device: the handle of the root passes them unscheduled");
+        for network in &export.exempt {
+            let (protocol, matches) = beside(export.direction, *network);
+            filters.add(protocol, &matches, "1:");
         }
     }
     for selector in &export.selectors {
@@ -139,10 +147,24 @@ fn by_interface(class: &ExportClass, filters: &mut Filters) {
 
 /// The protocol of an address, and the match for u32.
 fn of_address(side: &str, address: &IpAddr) -> (&'static str, String) {
-    match address {
-        IpAddr::V4(address) => ("ip", format!("match ip {side} {address}/32")),
-        IpAddr::V6(address) => ("ipv6", format!("match ip6 {side} {address}/128")),
+    of_network(side, IpNet::from(*address))
+}
+
+/// The same of a network.
+fn of_network(side: &str, network: IpNet) -> (&'static str, String) {
+    match network {
+        IpNet::V4(_) => ("ip", format!("match ip {side} {network}")),
+        IpNet::V6(_) => ("ipv6", format!("match ip6 {side} {network}")),
     }
+}
+
+/// The protocol and the match of packets to a network, or from it if they arrive.
+fn beside(direction: Direction, network: IpNet) -> (&'static str, String) {
+    let side = match direction {
+        Direction::Upload => "dst",
+        Direction::Download => "src",
+    };
+    of_network(side, network)
 }
 
 /// Adds the filters of what arrives for a class.

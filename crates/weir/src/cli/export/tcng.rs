@@ -50,6 +50,9 @@ fn own_caveats(export: &Export) -> Vec<String> {
             "It knows no interfaces that packets came from: containers without a known address are the last class's.",
         );
     }
+    if !export.exempt.is_empty() {
+        lines.push("It has no way past a tree: packets of exempt networks are scheduled too.");
+    }
     if export.classes.iter().any(|class| class.largest.is_some()) {
         lines.push("Its queues do not split super-packets, which miss their weights.");
     }

@@ -57,6 +57,7 @@ fn export() -> Export {
             },
         ],
         selectors: vec![selector, of_web],
+        exempt: Vec::new(),
     }
 }
 
@@ -207,4 +208,28 @@ fn the_tcng_configuration_reads_as_the_papers_figure() {
         assert!(text.lines().any(|l| l.trim() == line), "{line}\nis not in\n{text}");
     }
     assert_eq!(text.matches('{').count(), text.matches('}').count());
+}
+
+#[test]
+fn networks_beside_the_device_pass_the_tree_before_all_classes() {
+    let exempt = ["192.168.1.0/24", "fd00::/64"].map(|text| text.parse().unwrap()).to_vec();
+    let text = tc::script(&Export { exempt: exempt.clone(), ..export() }, "2026-11-20T12:00:00Z");
+    assert_lines(
+        &text,
+        &[
+            "tc filter add dev \"$DEV\" parent 1: protocol ip prio 1 u32 match ip dst 192.168.1.0/24 flowid 1:",
+            "tc filter add dev \"$DEV\" parent 1: protocol ipv6 prio 2 u32 match ip6 dst fd00::/64 flowid 1:",
+        ],
+    );
+    let down = Export { exempt, ..download() };
+    let text = tc::script(&down, "2026-11-20T12:00:00Z");
+    assert_lines(
+        &text,
+        &[
+            "tc filter add dev \"$IFB\" parent 1: protocol ip prio 10 u32 match ip src 192.168.1.0/24 flowid 1:",
+        ],
+    );
+    let caveat = "* - It has no way past a tree: packets of exempt networks are scheduled too.";
+    assert_lines(&tcng::script(&down, "2026-11-20T12:00:00Z"), &[caveat]);
+    assert!(!tcng::script(&download(), "2026-11-20T12:00:00Z").contains("exempt"));
 }

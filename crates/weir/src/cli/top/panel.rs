@@ -74,7 +74,10 @@ fn details(direction: Direction, class: &Class, ink: Ink, area: Rect, buf: &mut 
     let traffic = match direction {
         Direction::Up => [
             format!("{}, {} drops", held_back(class), class.drops),
-            format!("sent {} in {} packets, {} stayed here", class.bytes, class.packets, class.local_bytes),
+            format!(
+                "sent {} in {} packets, {} did not cross the link",
+                class.bytes, class.packets, class.local_bytes
+            ),
         ],
         Direction::Down => [
             format!("{} drops", class.drops),
