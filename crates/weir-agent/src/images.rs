@@ -53,6 +53,8 @@ pub struct Images {
     /// `None` if the configuration has no `[images]`.
     settings: Arc<Mutex<Option<Settings>>>,
     events: broadcast::Sender<ImageEvent>,
+    /// The events since the start, for the first who asks.
+    first_events: Arc<Mutex<Option<broadcast::Receiver<ImageEvent>>>>,
     stop: watch::Sender<bool>,
     /// The number of the current life. An earlier one ends as soon as its thread runs again.
     life: watch::Sender<u64>,
@@ -68,6 +70,8 @@ pub struct Images {
 enum State {
     /// The configuration has no `[images]`.
     Off,
+    /// The cache is starting or stopping, which is no fault.
+    Between(&'static str),
     /// The cache cannot serve for this reason. It tries again after [`AGAIN`].
     Down(String),
     /// The listener is a second handle of the mirror's own. The watchdog closes the port by it.
@@ -88,8 +92,9 @@ impl Images {
     }
 
     fn with(state: State, settings: Option<Settings>, docker: Option<PathBuf>, on_fault: OnFault) -> Images {
-        let events = broadcast::Sender::new(64);
+        let (events, first_events) = broadcast::channel(64);
         Images {
+            first_events: Arc::new(Mutex::new(Some(first_events))),
             runtime: Runtime::off(events.clone()),
             state: Arc::new(Mutex::new((0, state))),
             settings: Arc::new(Mutex::new(settings)),
@@ -113,8 +118,7 @@ impl Images {
         docker: Option<PathBuf>,
         on_fault: OnFault,
     ) -> anyhow::Result<Images> {
-        let starting = State::Down("it is starting".to_owned());
-        let images = Images::with(starting, Some(settings), docker, on_fault);
+        let images = Images::with(State::Between("it is starting"), Some(settings), docker, on_fault);
         images.begin_life(0)?;
         let watched = images.clone();
         thread::Builder::new()
@@ -169,7 +173,7 @@ impl Images {
             _ = stop.wait_for(|stop| *stop) => {}
             _ = current.wait_for(|current| *current != life) => {}
         }
-        self.set(life, State::Down("it is stopping".to_owned()));
+        self.set(life, State::Between("it is stopping"));
     }
 
     async fn once(&self, life: u64) -> anyhow::Result<()> {
@@ -214,9 +218,10 @@ impl Images {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The cache's events for the operator.
+    /// The cache's events for the operator: those since the start for the first who asks, and else those to come.
     pub(crate) fn events(&self) -> broadcast::Receiver<ImageEvent> {
-        self.events.subscribe()
+        let first = self.first_events.lock().unwrap_or_else(PoisonError::into_inner).take();
+        first.unwrap_or_else(|| self.events.subscribe())
     }
 
     /// Waits for the final end, which happens only with [`OnFault::End`].
@@ -268,8 +273,38 @@ impl Images {
 
     fn set(&self, life: u64, state: State) {
         let mut now = self.lock();
-        if now.0 == life {
-            now.1 = state;
+        if now.0 != life {
+            return;
+        }
+        let news = match (&now.1, &state) {
+            (State::Down(was), State::Down(why)) if was == why => None,
+            (_, State::Down(why)) => Some((EventKind::ImageDown, not_serving(why))),
+            (State::Down(_), State::Up(..)) => {
+                Some((EventKind::ImageUp, "the image cache serves again".to_owned()))
+            }
+            _ => None,
+        };
+        now.1 = state;
+        drop(now);
+        if let Some(news) = news {
+            // A send fails only without a receiver, which is fine.
+            let _ = self.events.send(news);
+        }
+    }
+
+    /// The reason if the cache is wanted and does not serve. None while it starts.
+    pub(crate) fn failure(&self) -> Option<String> {
+        match &self.lock().1 {
+            State::Down(why) => Some(not_serving(why)),
+            State::Off | State::Between(_) | State::Up(..) => None,
+        }
+    }
+
+    /// Whether the cache serves. None if the configuration has none.
+    pub(crate) fn is_serving(&self) -> Option<bool> {
+        match &self.lock().1 {
+            State::Off => None,
+            state => Some(matches!(state, State::Up(..))),
         }
     }
 
@@ -303,9 +338,16 @@ impl Images {
         match &self.lock().1 {
             State::Up(mirror, runtime, _) => Ok((mirror.clone(), runtime.clone())),
             State::Off => Err(Absent::Off),
+            State::Between(what) => Err(Absent::Down((*what).to_owned())),
             State::Down(why) => Err(Absent::Down(why.clone())),
         }
     }
+}
+
+fn not_serving(why: &str) -> String {
+    format!(
+        "the image cache does not serve: {why}; it is tried again in {AGAIN:?}, and runtimes ask the registries"
+    )
 }
 
 /// Ends a task with its owner. A dropped handle alone would let the task continue.

@@ -181,12 +181,16 @@ words! {
         GuaranteeViolated = "guarantee-violated",
         /// The image cache found a corrupt blob.
         ImageCorrupt = "image-corrupt",
+        /// The image cache does not serve.
+        ImageDown = "image-down",
         /// The image cache did not answer itself in time.
         ImageFrozen = "image-frozen",
         /// The images of a container runtime are above their budget, and none of them may go.
         ImageOverBudget = "image-over-budget",
         /// An image of a container runtime was removed.
         ImageRemoved = "image-removed",
+        /// The image cache serves again.
+        ImageUp = "image-up",
         /// An image of a container runtime would be removed, but for `dry_run`.
         ImageWouldGo = "image-would-go",
         /// A wish of a container, by label, annotation or CNI, is cut by `[labels]` or ignored.

@@ -34,6 +34,10 @@ impl Agent {
         if let Some(error) = link.scheduler.error.as_ref().or(self.datapath.fault()) {
             return Some((NotEnforced::Scheduler, format!("the scheduler has a fault: {error}")));
         }
+        if let Some(why) = self.datapath.pacing_failure.as_ref().filter(|_| link.scheduler.only_paces()) {
+            let why = format!("its sockets are not paced, and TCP misses its share by far: {why}");
+            return Some((NotEnforced::Scheduler, why));
+        }
         if let Some(problem) = entry.class.problem.clone() {
             return Some((NotEnforced::Sender, problem));
         }

@@ -64,6 +64,11 @@ fn engine(
 }
 
 impl Scheduler {
+    /// Whether nothing but paced sockets and credit holds classes to their shares.
+    pub(super) fn only_paces(&self) -> bool {
+        self.engine.kind() == EngineKind::Pacing
+    }
+
     /// Sets up the scheduler of the link of a configuration, or takes over that of an earlier agent.
     pub(super) fn open(
         config: &Config,

@@ -110,6 +110,7 @@ impl Agent {
         warnings.extend(self.clock.doubt());
         warnings.extend(self.store.failure());
         warnings.extend(self.audit.warning());
+        warnings.extend(self.images.failure());
         warnings.extend(self.images.runtime().warning());
         warnings.extend(self.api.port.failure());
         warnings.extend(self.excess());
@@ -315,7 +316,9 @@ impl Agent {
                 class.backpressured_ms as f64 / 1000.0
             ));
             if class.drops > 0 {
-                reasons.push(format!("{} packets were dropped because its queue was full", class.drops));
+                let why =
+                    if self.link.scheduler.only_paces() { "it had no credit" } else { "its queue was full" };
+                reasons.push(format!("{} packets were dropped because {why}", class.drops));
             }
         }
         reasons.extend(self.explain_download(key));

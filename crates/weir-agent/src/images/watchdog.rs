@@ -175,7 +175,33 @@ mod tests {
         thread::sleep(PERIOD);
         assert!(images.get().is_ok() && answers(address) && !is_refused(address));
         assert_eq!(images.frozen(), 1);
+        // The next mirror may wait for the store, and say so.
+        let last = std::iter::from_fn(|| events.try_recv().ok()).last();
+        assert_eq!(last.map(|(kind, _)| kind), Some(EventKind::ImageUp));
         images.stop();
+    }
+
+    #[test]
+    fn cache_that_cannot_serve_says_so_until_it_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let taken = TcpListener::bind("127.93.0.2:0").unwrap();
+        let settings = settings(dir.path(), taken.local_addr().unwrap());
+        let images = Images::start(settings, None, OnFault::TryAgain).unwrap();
+        let mut events = images.events();
+        until("it says why", || images.failure().is_some());
+        let why = images.failure().unwrap();
+        assert!(why.contains("does not serve: cannot listen on 127.93.0.2:"), "{why}");
+        assert_eq!(images.is_serving(), Some(false));
+        drop(taken);
+        until("it serves", || images.is_serving() == Some(true));
+        assert_eq!(images.failure(), None);
+        let told: Vec<_> = std::iter::from_fn(|| events.try_recv().ok()).collect();
+        assert_eq!(told.iter().map(|(kind, _)| kind.clone()).collect::<Vec<_>>(), ["image-down", "image-up"]);
+        assert_eq!(told[0].1, why);
+        images.stop();
+        until("it stops", || images.is_serving() == Some(false));
+        assert_eq!(images.failure(), None, "an end is no fault");
+        assert_eq!(Images::off().is_serving(), None);
     }
 
     #[test]

@@ -15,8 +15,8 @@ Kinds: acknowledged, advice, agreement-accepted, agreement-activated, agreement-
 agreement-pending, agreement-quota-back, agreement-quota-used-up, agreement-rejected,
 agreement-renewed, agreement-terminated, capacity-changed, class-added, class-removed, clock-back,
 clock-believed, clock-doubted, config-refused, engine, guarantee-restored, guarantee-violated,
-image-corrupt, image-frozen, image-over-budget, image-removed, image-would-go, label-cut, link,
-not-enforced, policy-changed, promised, reloaded, repaired, rule-set, rule-unset, started,
+image-corrupt, image-down, image-frozen, image-over-budget, image-removed, image-up, image-would-go,
+label-cut, link, not-enforced, policy-changed, promised, reloaded, repaired, rule-set, rule-unset, started,
 state-damaged, stopping; lost if this reader was too slow for some. With --json, one object a line.";
 
 #[derive(Debug, Args)]

@@ -42,6 +42,10 @@ pub(super) fn cache(page: &mut Page, usage: &Usage, mirror: &Mirror) {
     }
 }
 
+pub(super) fn serves(page: &mut Page, serves: bool) {
+    page.gauge("images_serving", NONE, "1 if the image cache serves, else 0", flag(serves));
+}
+
 pub(super) fn frozen(page: &mut Page, times: u64) {
     page.counter("images_frozen", "Mirrors given up because they did not answer themselves", times);
 }

@@ -58,6 +58,8 @@ struct OfAgent {
 #[derive(Default)]
 struct OfImages {
     cache: Option<(Usage, Mirror)>,
+    /// Whether the cache serves, if there is one.
+    serves: Option<bool>,
     /// How often a mirror was given up.
     frozen: u64,
     runtime: Option<RuntimeImages>,
@@ -96,11 +98,11 @@ pub(super) async fn of_images_alone(State(images): State<Images>, headers: Heade
 
 /// Asks the cache, on a thread where its disk cannot delay the loop.
 async fn of_cache(images: Images) -> OfImages {
-    let frozen = images.frozen();
+    let (frozen, serves) = (images.frozen(), images.is_serving());
     let cache = tokio::task::spawn_blocking(move || {
         images.get().ok().and_then(|(mirror, _)| Some((mirror.store().usage(now_utc()).ok()?, mirror)))
     });
-    OfImages { cache: cache.await.ok().flatten(), frozen, runtime: None }
+    OfImages { cache: cache.await.ok().flatten(), serves, frozen, runtime: None }
 }
 
 fn answer(headers: &HeaderMap, openmetrics: String) -> Response {
@@ -133,6 +135,9 @@ fn page(agent: Option<&OfAgent>, images: &OfImages) -> Page {
         congestion::advice(&mut page, &agent.advice);
         let left_out = left_out.map(|(kind, count)| (Kind { kind }, count as f64));
         page.gauges("left_out", NONE, "Objects beyond the bounds of these metrics", left_out);
+    }
+    if let Some(serves) = images.serves {
+        images::serves(&mut page, serves);
     }
     if let Some((usage, mirror)) = &images.cache {
         images::cache(&mut page, usage, mirror);

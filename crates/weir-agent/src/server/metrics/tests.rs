@@ -78,7 +78,12 @@ fn images(directory: &Path) -> OfImages {
     );
     let (mirror, _) = Mirror::open(toml::from_str(&text).unwrap(), Timing::default()).unwrap();
     let usage = mirror.store().usage(now_utc()).unwrap();
-    OfImages { cache: Some((usage, mirror)), frozen: 2, runtime: Some(fake::runtime_images()) }
+    OfImages {
+        cache: Some((usage, mirror)),
+        serves: Some(true),
+        frozen: 2,
+        runtime: Some(fake::runtime_images()),
+    }
 }
 
 /// Every kind of metric, as OpenMetrics' text.
