@@ -5,11 +5,12 @@
 mod arrivals;
 mod cake_autorate;
 mod cubic;
+mod probes;
 mod scheme;
 mod simulation;
 mod traces;
 
 pub use arrivals::{Arrivals, arrive};
 pub use scheme::Scheme;
-pub use simulation::{Moment, Outcome, Scene, run};
+pub use simulation::{Moment, Outcome, Scene};
 pub use traces::{Link, Trace, constant};

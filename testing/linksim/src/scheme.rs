@@ -1,14 +1,12 @@
 //! The schemes that set a link's capacity, from no control to an oracle.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
-use weir_autorate::{Decision, Follower, Settings, Signals, State};
+use weir_autorate::{Decision, Follower, Settings, State};
 use weir_units::{BitRate, Instant};
 
 use crate::{
     cake_autorate::CakeAutorate,
-    simulation::{Outcome, Scene, run},
+    simulation::{Outcome, Scene, Told, run},
     traces::Trace,
 };
 
@@ -53,30 +51,34 @@ impl Scheme {
         }
     }
 
-    /// Runs the scheme against a scene. `settings` are those of weir's follower.
+    /// Simulates an upload. `settings` are those of weir's follower.
     #[must_use]
     pub fn run(self, scene: &Scene<'_>, settings: Settings) -> Outcome {
-        let trace = scene.trace;
+        run(scene, self.rule(scene.trace, scene.tick_ms, Follower::new(settings, Instant::default())))
+    }
+
+    /// The decisions about a link. `follower` is weir's, for the direction.
+    fn rule(self, trace: &Trace, tick_ms: u64, mut follower: Follower) -> Rule<'_> {
         match self {
-            Scheme::Weir => {
-                let mut follower = Follower::new(settings, Instant::default());
-                run(scene, |now, signals, _| follower.tick(now, signals))
-            }
-            Scheme::CakeAutorate => by_probes(scene),
-            Scheme::Mean => fixed(scene, trace.mean()),
-            Scheme::Minimum => fixed(scene, trace.minimum()),
-            Scheme::None => fixed(scene, NO_CONTROL),
-            Scheme::Oracle => run(scene, |now, _, _| decision(foreseen(trace, now))),
+            Scheme::Weir => Box::new(move |now, told| follower.tick(now, told.signals)),
+            Scheme::CakeAutorate => by_probes(trace, tick_ms),
+            Scheme::Mean => fixed(trace.mean()),
+            Scheme::Minimum => fixed(trace.minimum()),
+            Scheme::None => fixed(NO_CONTROL),
+            Scheme::Oracle => Box::new(|now, _| decision(foreseen(trace, now))),
         }
     }
 }
+
+/// Decides from what it is told.
+type Rule<'a> = Box<dyn FnMut(Instant, &Told<'_>) -> Decision + 'a>;
 
 fn decision(mbit: f64) -> Decision {
     Decision { capacity: BitRate((mbit * 1e6) as u64), state: State::Track, forgets_bases: false }
 }
 
-fn fixed(scene: &Scene<'_>, mbit: f64) -> Outcome {
-    run(scene, |_, _, _| decision(mbit))
+fn fixed(mbit: f64) -> Rule<'static> {
+    Box::new(move |_, _| decision(mbit))
 }
 
 fn foreseen(trace: &Trace, now: Instant) -> f64 {
@@ -86,24 +88,19 @@ fn foreseen(trace: &Trace, now: Instant) -> f64 {
     part * next.iter().sum::<f64>() / next.len() as f64
 }
 
-fn by_probes(scene: &Scene<'_>) -> Outcome {
-    let trace = scene.trace;
+fn by_probes(trace: &Trace, tick_ms: u64) -> Rule<'static> {
     let peak = trace.rate.iter().copied().fold(0.0, f64::max);
     let mut rules = CakeAutorate::new(0.1, 0.6 * trace.mean(), 1.5 * peak);
-    let tick = Duration::from_millis(scene.tick_ms);
-    run(scene, |now, signals, probes| {
-        let sent = signals.map_or(0.0, |signals| sent_mbit(signals, tick));
-        decision(rules.tick(now.0.as_millis() as u64, sent, probes))
+    Box::new(move |now, told| {
+        let left = told.left as f64 * 8e3 / 1e6 / tick_ms as f64;
+        decision(rules.tick(now.0.as_millis() as u64, left, told.probes))
     })
-}
-
-/// The rate that left in a tick.
-fn sent_mbit(signals: &Signals, tick: Duration) -> f64 {
-    signals.sent.0 as f64 * 8.0 / 1e6 / tick.as_secs_f64()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::{
         simulation::Moment,
@@ -117,7 +114,7 @@ mod tests {
     #[test]
     fn fixed_rate_below_a_constant_link_is_used_and_leaves_no_queue() {
         let trace = constant(20.0, 20);
-        let outcome = fixed(&Scene::of(&trace), 10.0);
+        let outcome = run(&Scene::of(&trace), fixed(10.0));
         assert!((outcome.used - 0.5).abs() < 0.01, "{}", outcome.row());
         assert!(outcome.wait(0.95) <= 1, "{}", outcome.row());
     }

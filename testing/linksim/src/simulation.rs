@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use weir_autorate::{Counts, Decision, Meter, Signals, State};
 use weir_units::Instant;
 
-use crate::{cubic::Cubic, traces::Trace};
+use crate::{cubic::Cubic, probes::Probes, traces::Trace};
 
 pub(crate) const PACKET: u64 = 1_514;
 /// Each flow's queue in the scheduler, in packets.
@@ -171,35 +171,18 @@ pub(crate) enum Heard {
     Lost,
 }
 
-/// A probe each 50 ms, as other programs send them: it waits in the modem's queue.
-#[derive(Default)]
-struct Probes {
-    /// When it was sent, and the packets that must leave before it.
-    waiting: VecDeque<(u64, u64)>,
-    /// When its answer comes, and how long it waited.
-    answers: VecDeque<(u64, u32)>,
+/// What a scheme is told at a decision.
+pub(crate) struct Told<'a> {
+    /// What weir's programs tell.
+    pub(crate) signals: Option<&'a Signals>,
+    /// The bytes that left the scheduler since the last decision.
+    pub(crate) left: u64,
+    /// The milliseconds that the probes waited whose answers came since the last decision.
+    pub(crate) probes: &'a [u32],
 }
 
-impl Probes {
-    /// The waits that are known at this time.
-    fn heard(&mut self, ms: u64) -> Vec<u32> {
-        let known = self.answers.partition_point(|(at, _)| *at <= ms);
-        self.answers.drain(..known).map(|(_, waited)| waited).collect()
-    }
-
-    fn pass(&mut self, ms: u64, left: u64, base: u32) {
-        while self.waiting.front().is_some_and(|(_, ahead)| *ahead <= left) {
-            let Some((sent, _)) = self.waiting.pop_front() else { break };
-            self.answers.push_back((ms + u64::from(base), (ms - sent) as u32));
-        }
-    }
-}
-
-/// Runs a scheme that names the capacity against a scene. It is told the signals and the waits of probes.
-pub fn run(
-    scene: &Scene<'_>,
-    mut capacity: impl FnMut(Instant, Option<&Signals>, &[u32]) -> Decision,
-) -> Outcome {
+/// Runs a scheme that names the capacity against a scene.
+pub(crate) fn run(scene: &Scene<'_>, mut capacity: impl FnMut(Instant, &Told<'_>) -> Decision) -> Outcome {
     let trace = scene.trace;
     let modem_packets = (per_ms(trace.mean()) * 1_000.0 * MODEM_QUEUE / PACKET as f64) as usize;
     let mut flows: Vec<Cubic> = (0..scene.flows).map(|_| Cubic::new()).collect();
@@ -238,8 +221,12 @@ pub fn run(
             let signals = meter.signals(Instant(Duration::from_millis(ms)), &counts, has_backlog);
             let mut signals = signals.unwrap_or_default();
             signals.base = Duration::from_millis(base.least().into());
-            let told = (scene.tells)(ms).then_some(&signals);
-            let decision = capacity(Instant(Duration::from_millis(ms)), told, &probes.heard(ms));
+            let told = Told {
+                signals: (scene.tells)(ms).then_some(&signals),
+                left: signals.sent.0,
+                probes: &probes.heard(ms),
+            };
+            let decision = capacity(Instant(Duration::from_millis(ms)), &told);
             if decision.forgets_bases {
                 base = Base::default();
                 queues.clear();
@@ -303,9 +290,7 @@ pub fn run(
             }
             next = (next + 1) % own.len();
         }
-        if ms % 50 == 0 {
-            probes.waiting.push_back((ms, pushed));
-        }
+        probes.begin(ms, pushed);
         let rate = per_ms(trace.rate[ms as usize]);
         could += rate;
         moment.link += rate;
