@@ -7,13 +7,15 @@ use std::{
     time::Duration,
 };
 
-use weir_autorate::{ArrivalCounts, ArrivalMeter, Decision, Signals};
+use weir_autorate::{ArrivalCounts, ArrivalMeter, Decision};
 use weir_units::Instant;
 
 use crate::{
     cubic::Cubic,
-    simulation::{Base, Heard, Moment, Outcome, PACKET, per_ms},
+    probes::Probes,
+    simulation::{Base, Heard, Moment, Outcome, PACKET, Told, per_ms},
     traces::Trace,
+    turns::Turns,
 };
 
 /// The provider's queue lasts this long at the mean rate.
@@ -30,27 +32,30 @@ const LEARNS_MS: u64 = 500;
 pub struct Arrivals<'a> {
     /// The link.
     pub trace: &'a Trace,
-    /// TCP flows that arrive.
+    /// TCP flows that arrive, for each class in turn.
     pub flows: usize,
+    /// The weights of the classes.
+    pub weights: &'a [u32],
     /// The rate of datagrams that arrive beside them and do not give way, Mbit/s.
     pub flood_mbit: f64,
     /// The time between two decisions.
     pub tick_ms: u64,
     /// Whether the servers send.
     pub sends: fn(u64) -> bool,
-    /// Use and waits count from here on.
+    /// Use, shares and waits count from here on.
     pub judged_from_ms: u64,
     /// Each flow ends after this time, and another one begins in its place. `None`: they never end.
     pub lasts_ms: Option<u64>,
 }
 
 impl Arrivals<'_> {
-    /// Eight TCP flows that always send, and a decision each 50 ms.
+    /// Eight TCP flows of one class that always send, and a decision each 50 ms.
     #[must_use]
     pub fn of(trace: &Trace) -> Arrivals<'_> {
         Arrivals {
             trace,
             flows: 8,
+            weights: &[1],
             flood_mbit: 0.0,
             tick_ms: 50,
             sends: |_| true,
@@ -62,6 +67,7 @@ impl Arrivals<'_> {
 
 /// A flow at its server, in the scheduler and in the programs.
 struct Flow {
+    class: usize,
     sender: Cubic,
     own: VecDeque<u64>,
     /// The arrival of its first packet.
@@ -70,8 +76,8 @@ struct Flow {
 }
 
 impl Flow {
-    fn new() -> Flow {
-        Flow { sender: Cubic::new(), own: VecDeque::new(), first: None, base: Base::default() }
+    fn new(class: usize) -> Flow {
+        Flow { class, sender: Cubic::new(), own: VecDeque::new(), first: None, base: Base::default() }
     }
 
     /// The queue that a packet tells, beside the last one that others told.
@@ -90,18 +96,23 @@ impl Flow {
 type Coming = BinaryHeap<Reverse<(u64, Option<usize>, u64)>>;
 
 /// Runs a scheme that names the capacity of what arrives.
-pub fn arrive(scene: &Arrivals<'_>, mut capacity: impl FnMut(Instant, &Signals) -> Decision) -> Outcome {
+pub(crate) fn arrive(
+    scene: &Arrivals<'_>,
+    mut capacity: impl FnMut(Instant, &Told<'_>) -> Decision,
+) -> Outcome {
     let trace = scene.trace;
     let limit = (per_ms(trace.mean()) * 1_000.0 * PROVIDERS_QUEUE / PACKET as f64) as usize;
-    let mut flows: Vec<Flow> = (0..scene.flows).map(|_| Flow::new()).collect();
+    let begin = |place: usize| Flow::new(place % scene.weights.len());
+    let mut flows: Vec<Flow> = (0..scene.flows).map(begin).collect();
     // The flows that have not ended.
     let mut open: Vec<usize> = (0..scene.flows).collect();
     let mut coming = Coming::new();
     // Of which flow, when it was sent, and when it came to the queue.
     let mut provider: VecDeque<(Option<usize>, u64, u64)> = VecDeque::new();
     let mut heard: BinaryHeap<Reverse<(u64, usize, Heard)>> = BinaryHeap::new();
-    // The flows that wait in the scheduler, in the order of their turns.
-    let mut turns: VecDeque<usize> = VecDeque::new();
+    let mut turns = Turns::new(scene.weights);
+    let (mut received, mut dropped) = (vec![0.0; scene.weights.len()], 0u64);
+    let (mut probes, mut joined, mut passed, mut left) = (Probes::default(), 0u64, 0u64, 0u64);
     let (mut credit, mut grant, mut could, mut carried) = (0.0, 0.0, 0.0, 0u64);
     let mut samples: VecDeque<(u64, u32)> = VecDeque::new();
     let (mut counts, mut meter) = (ArrivalCounts::default(), ArrivalMeter::default());
@@ -124,7 +135,9 @@ pub fn arrive(scene: &Arrivals<'_>, mut capacity: impl FnMut(Instant, &Signals) 
             let is_busy = was_busy || arrived as f64 >= 0.9 * per_ms(now_capacity) * scene.tick_ms as f64;
             let signals = meter.signals(&counts, is_busy).unwrap_or_default();
             (told, was_busy) = (counts.arrived, false);
-            let decision = capacity(Instant(Duration::from_millis(ms)), &signals);
+            let told = Told { signals: Some(&signals), left, probes: &probes.heard(ms) };
+            let decision = capacity(Instant(Duration::from_millis(ms)), &told);
+            left = 0;
             if decision.forgets_bases {
                 flows.iter_mut().for_each(|flow| flow.base = Base::default());
                 samples.clear();
@@ -144,7 +157,7 @@ pub fn arrive(scene: &Arrivals<'_>, mut capacity: impl FnMut(Instant, &Signals) 
                 |lasts: u64| ms > 0 && (ms + place as u64 * lasts / scene.flows as u64).is_multiple_of(lasts);
             if scene.lasts_ms.is_some_and(ends) {
                 *number = flows.len();
-                flows.push(Flow::new());
+                flows.push(begin(place));
             }
             let sender = &mut flows[*number].sender;
             while (scene.sends)(ms) && sender.may_send() {
@@ -161,10 +174,12 @@ pub fn arrive(scene: &Arrivals<'_>, mut capacity: impl FnMut(Instant, &Signals) 
             let Some(Reverse((_, flow, sent))) = coming.pop() else { break };
             if provider.len() < limit {
                 provider.push_back((flow, sent, ms));
+                joined += 1;
             } else if let Some(flow) = flow {
                 heard.push(Reverse((ms + path, flow, Heard::Lost)));
             }
         }
+        probes.begin(ms, joined);
         let rate = per_ms(trace.rate[ms as usize]);
         let is_judged = ms >= scene.judged_from_ms;
         could += if is_judged { rate } else { 0.0 };
@@ -174,6 +189,7 @@ pub fn arrive(scene: &Arrivals<'_>, mut capacity: impl FnMut(Instant, &Signals) 
         while grant >= PACKET as f64 {
             let Some((flow, sent, came)) = provider.pop_front() else { break };
             grant -= PACKET as f64;
+            passed += 1;
             carried += if is_judged { PACKET } else { 0 };
             counts.arrived += PACKET;
             moment.carried += PACKET as f64;
@@ -190,26 +206,36 @@ pub fn arrive(scene: &Arrivals<'_>, mut capacity: impl FnMut(Instant, &Signals) 
             }
             if flow.own.len() < room {
                 if flow.own.is_empty() {
-                    turns.push_back(number);
+                    turns.wait(flow.class, number);
                 }
                 flow.own.push_back(sent);
             } else {
+                dropped += if is_judged { PACKET } else { 0 };
                 heard.push(Reverse((ms + path, number, Heard::Lost)));
             }
+        }
+        if rate > 0.0 {
+            // The scheduler sends a packet of a flow without a queue first.
+            probes.pass(ms, passed, 0);
         }
         was_busy |= !turns.is_empty();
         let whole = per_ms(now_capacity);
         credit = if turns.is_empty() { whole.min(PACKET as f64) } else { credit + whole };
         while credit >= PACKET as f64 {
-            let Some(number) = turns.pop_front() else { break };
-            let Some(sent) = flows[number].own.pop_front() else { continue };
+            let Some(number) = turns.next() else { break };
+            let flow = &mut flows[number];
+            let Some(sent) = flow.own.pop_front() else { continue };
             credit -= PACKET as f64;
+            left += PACKET;
+            received[flow.class] += if is_judged { PACKET as f64 } else { 0.0 };
             heard.push(Reverse((ms + path, number, Heard::Acked { left: sent })));
-            if !flows[number].own.is_empty() {
-                turns.push_back(number);
+            if !flow.own.is_empty() {
+                turns.wait(flow.class, number);
             }
         }
     }
     outcome.used = carried as f64 / could;
+    outcome.dropped = dropped as f64 / could;
+    outcome.received = received.iter().map(|bytes| bytes / could).collect();
     outcome.sorted()
 }

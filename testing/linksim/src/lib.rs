@@ -9,8 +9,9 @@ mod probes;
 mod scheme;
 mod simulation;
 mod traces;
+mod turns;
 
-pub use arrivals::{Arrivals, arrive};
+pub use arrivals::Arrivals;
 pub use scheme::Scheme;
 pub use simulation::{Moment, Outcome, Scene};
 pub use traces::{Link, Trace, constant};

@@ -5,6 +5,7 @@ use weir_autorate::{Decision, Follower, Settings, State};
 use weir_units::{BitRate, Instant};
 
 use crate::{
+    arrivals::{Arrivals, arrive},
     cake_autorate::CakeAutorate,
     simulation::{Outcome, Scene, Told, run},
     traces::Trace,
@@ -55,6 +56,13 @@ impl Scheme {
     #[must_use]
     pub fn run(self, scene: &Scene<'_>, settings: Settings) -> Outcome {
         run(scene, self.rule(scene.trace, scene.tick_ms, Follower::new(settings, Instant::default())))
+    }
+
+    /// Simulates a download. `settings` are those of weir's follower.
+    #[must_use]
+    pub fn arrive(self, scene: &Arrivals<'_>, settings: Settings) -> Outcome {
+        let follower = Follower::of_arrivals(settings, Instant::default());
+        arrive(scene, self.rule(scene.trace, scene.tick_ms, follower))
     }
 
     /// The decisions about a link. `follower` is weir's, for the direction.
@@ -125,6 +133,47 @@ mod tests {
         let outcome = Scheme::None.run(&Scene::of(&trace), settings());
         assert!(outcome.used > 0.97, "{}", outcome.row());
         assert!(outcome.wait(0.95) > 500, "{}", outcome.row());
+    }
+
+    /// A constant download of 20 Mbit/s by two classes of weight 1 and 2, after the begin of its flows.
+    fn arrives(scheme: impl FnOnce(&Arrivals<'_>) -> Outcome) -> Outcome {
+        let trace = constant(20.0, 40);
+        scheme(&Arrivals { weights: &[1, 2], judged_from_ms: 10_000, ..Arrivals::of(&trace) })
+    }
+
+    #[test]
+    fn fixed_rate_below_a_constant_download_divides_it_without_a_queue() {
+        let outcome = arrives(|scene| arrive(scene, fixed(10.0)));
+        let [first, second] = outcome.received[..] else { panic!("{:?}", outcome.received) };
+        assert!((first - 0.5 / 3.0).abs() < 0.002 && (second - 1.0 / 3.0).abs() < 0.002, "{first}, {second}");
+        assert!(outcome.share_error(&[1, 2]) < 0.01 && outcome.wait(0.95) <= 1, "{}", outcome.row());
+        let over = outcome.used - first - second;
+        assert!(outcome.dropped > 0.0 && (outcome.dropped - over).abs() < 0.002, "{}", outcome.dropped);
+    }
+
+    #[test]
+    fn no_control_of_a_download_fills_the_providers_queue_and_divides_nothing() {
+        let outcome = arrives(|scene| Scheme::None.arrive(scene, settings()));
+        assert!(outcome.used > 0.99 && outcome.dropped == 0.0, "{}", outcome.row());
+        assert!(outcome.wait(0.5) > 500, "{}", outcome.row());
+        assert!(outcome.share_error(&[1, 2]) > 0.1, "{:?}", outcome.received);
+    }
+
+    #[test]
+    fn probes_of_a_download_wait_in_the_providers_queue() {
+        let mut told: Vec<u32> = Vec::new();
+        let outcome = arrives(|scene| {
+            arrive(scene, |now, at| {
+                if now.0.as_secs() >= 10 {
+                    told.extend(at.probes);
+                }
+                decision(NO_CONTROL)
+            })
+        });
+        told.sort_unstable();
+        assert!((580..=600).contains(&told.len()), "20 a second, for 30 s: {}", told.len());
+        let (probe, packet) = (told[told.len() / 2], outcome.wait(0.5));
+        assert!(probe.abs_diff(packet) <= 20, "{probe} and {packet} ms");
     }
 
     #[test]

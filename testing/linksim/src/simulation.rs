@@ -75,6 +75,10 @@ pub struct Moment {
 pub struct Outcome {
     /// The part of the link's bytes that was used.
     pub used: f64,
+    /// The part of the link's bytes that each class of a download received.
+    pub received: Vec<f64>,
+    /// The part of the link's bytes that it carried and the scheduler of a download dropped.
+    pub dropped: f64,
     /// The milliseconds that packets waited in the modem's queue, sorted.
     waited: Vec<u32>,
     /// The run, by decision.
@@ -107,6 +111,18 @@ impl Outcome {
     #[must_use]
     pub fn wait(&self, part: f64) -> u32 {
         self.waited.get((self.waited.len() as f64 * part) as usize).copied().unwrap_or(0)
+    }
+
+    /// The largest distance of a class's share from its weight's, as a part of the latter.
+    #[must_use]
+    pub fn share_error(&self, weights: &[u32]) -> f64 {
+        let all: f64 = self.received.iter().sum();
+        let sum = f64::from(weights.iter().sum::<u32>());
+        let errors = self.received.iter().zip(weights).map(|(received, weight)| {
+            let due = f64::from(*weight) / sum;
+            (received / all - due).abs() / due
+        });
+        errors.fold(0.0, f64::max)
     }
 
     /// Use, waits of 50 and 95 of 100 packets, and the part of packets that waited more than 30 ms.

@@ -44,6 +44,13 @@ impl Trace {
         Trace { name, rate, base }
     }
 
+    /// The same link with each rate this often.
+    #[must_use]
+    pub fn times(mut self, factor: f64) -> Trace {
+        self.rate.iter_mut().for_each(|mbit| *mbit *= factor);
+        self
+    }
+
     /// The mean rate, Mbit/s.
     #[must_use]
     pub fn mean(&self) -> f64 {

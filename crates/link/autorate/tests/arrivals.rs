@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use weir_autorate::{Follower, Settings, State};
-use weir_linksim::{Arrivals, Link, Outcome, Trace, arrive, constant};
-use weir_units::{BitRate, Instant};
+use weir_autorate::{Settings, State};
+use weir_linksim::{Arrivals, Link, Outcome, Scheme, constant};
+use weir_units::BitRate;
 
 /// All flows begin at once, on a link whose rate no one knows, and fill the provider's queue. CUBIC in the simulation
 /// leaves its slow start by losses alone.
@@ -13,21 +13,13 @@ const START_MS: u64 = 12_000;
 /// The follower between 1 and 60 Mbit/s.
 fn follow(scene: &Arrivals<'_>) -> Outcome {
     let settings = Settings::new(BitRate::mbit(1), BitRate::mbit(60), Duration::from_millis(30)).unwrap();
-    let mut follower = Follower::of_arrivals(settings, Instant::default());
-    arrive(scene, |now, signals| follower.tick(now, Some(signals)))
+    Scheme::Weir.arrive(scene, settings)
 }
 
-/// A made link with twice its rates: a download is faster than an upload.
-fn made(link: Link, seed: u64) -> Trace {
-    let mut trace = link.trace(seed);
-    trace.rate.iter_mut().for_each(|mbit| *mbit *= 2.0);
-    trace
-}
-
-/// Runs seeds of a link, and holds each to a least use and a longest wait of 95 of 100 packets.
+/// Runs seeds of a link with twice its rates, as a download is faster than an upload, and holds each to a least use and a longest wait of 95 of 100 packets.
 fn assert_links(link: Link, flows: usize, least_used: f64, most_ms: u32) {
     for seed in 0..4 {
-        let trace = made(link, seed);
+        let trace = link.trace(seed).times(2.0);
         let outcome = follow(&Arrivals { flows, judged_from_ms: START_MS, ..Arrivals::of(&trace) });
         println!("{} {seed}, {flows} flows: {}", trace.name, outcome.row());
         let (used, wait) = (outcome.used, outcome.wait(0.95));
