@@ -47,6 +47,7 @@ Examples:
   weir lab run pop-hits pop-macro          image caches of a site, simulated; needs no rights
   weir lab run pop-micro pop-real          the same with real Docker and containerd, and real pulls
   weir lab run variable-lte                a link whose rate changes, simulated; needs no rights
+  weir lab run variable-download-lte       the same for a download
   sudo weir lab run download               shares of what arrives, and the ping of an idle container
   sudo weir lab run failover               the default route moves to another link under load
   weir lab run ecc-bbr --backend uml       completion times by congestion control, virtual time

@@ -69,6 +69,10 @@ const BUILT_IN: &[(&str, &str)] = files![
     "variable-dsl",
     "variable-starlink",
     "variable-lte",
+    "variable-download-dsl",
+    "variable-download-starlink",
+    "variable-download-lte",
+    "variable-download-flows",
     "download",
     "failover",
 ];

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow};
-use weir_linksim::{Moment, Outcome, Scene, Scheme};
+use weir_autorate::Settings;
+use weir_linksim::{Arrivals, Moment, Outcome, Scene, Scheme, Trace};
 use weir_netlab::interrupt;
 
 use super::{
-    report::{Report, Row},
+    report::{Arrival, Report, Row},
     scenario::Scenario,
 };
 
@@ -23,22 +24,40 @@ pub(crate) fn run(scenario: &Scenario, seed: u64, watch: &mut dyn FnMut(&str)) -
     let mut rows = Vec::new();
     let mut first = BTreeMap::new();
     for seed in (0..scenario.seeds).map(|nth| seed.wrapping_add(nth)) {
-        let trace = scenario.link.trace(seed);
-        let scene = Scene { flows: scenario.flows, ..Scene::of(&trace) };
+        let trace = scenario.trace(seed);
         for scheme in Scheme::ALL {
             interrupt::check()?;
             watch(&format!("seed {seed}, {}", scheme.name()));
-            let outcome = scheme.run(&scene, settings);
-            rows.push(row(seed, scheme, &outcome));
+            let outcome = simulate(scenario, &trace, scheme, settings);
+            rows.push(row(scenario, seed, scheme, &outcome));
             first.entry(scheme).or_insert_with(|| merged(&outcome.moments));
         }
     }
     Ok(Report::new(scenario, seed, rows, first))
 }
 
-fn row(seed: u64, scheme: Scheme, outcome: &Outcome) -> Row {
+fn simulate(scenario: &Scenario, trace: &Trace, scheme: Scheme, settings: Settings) -> Outcome {
+    let flows = scenario.flows;
+    let Some(download) = &scenario.download else {
+        return scheme.run(&Scene { flows, ..Scene::of(trace) }, settings);
+    };
+    let scene = Arrivals {
+        flows,
+        weights: &download.weights,
+        lasts_ms: download.lasts_ms,
+        judged_from_ms: download.settles * 1_000,
+        ..Arrivals::of(trace)
+    };
+    scheme.arrive(&scene, settings)
+}
+
+fn row(scenario: &Scenario, seed: u64, scheme: Scheme, outcome: &Outcome) -> Row {
     let [p50_ms, p95_ms, p99_ms] = [0.50, 0.95, 0.99].map(|part| f64::from(outcome.wait(part)));
-    Row { seed, scheme, used: outcome.used, p50_ms, p95_ms, p99_ms }
+    let row = Row { seed, scheme, used: outcome.used, p50_ms, p95_ms, p99_ms, arrival: None };
+    let Some(download) = &scenario.download else { return row };
+    let share_error = outcome.share_error(&download.weights);
+    let arrival = Some(Arrival { dropped: outcome.dropped, share_error });
+    Row { used: outcome.received.iter().sum(), arrival, ..row }
 }
 
 /// The means of rates, and the longest waits, over [`MERGED`] decisions each.

@@ -1,5 +1,5 @@
-//! Uploads over links whose rate changes, simulated: weir's follower beside fixed capacities, the published
-//! rules of cake-autorate, no control, and an oracle.
+//! Uploads and downloads over links whose rate changes, simulated: weir's follower beside fixed capacities, the
+//! published rules of cake-autorate, no control, and an oracle.
 //!
 //! It touches no network and needs no rights.
 

@@ -129,8 +129,8 @@ fn waits(sheet: &Sheet<'_>, report: &Report) -> Drawn {
         sheet.words(&wait.to_string(), (LEFT - 8, y), TEXT, &GREY, RIGHT_MIDDLE)?;
     }
     sheet.upright("ms", (14, top + HEIGHT / 2))?;
-    let title = "longest wait in the modem's queue, each 200 ms";
-    sheet.words(title, (LEFT + 6, top - 10), TEXT, &INK, LEFT_MIDDLE)?;
+    let title = format!("longest wait in the {}'s queue, each 200 ms", report.settings.owner());
+    sheet.words(&title, (LEFT + 6, top - 10), TEXT, &INK, LEFT_MIDDLE)?;
     for scheme in OVER_TIME {
         let moments = report.first.get(&scheme).map_or(&[][..], Vec::as_slice);
         line(sheet, moments, end, color(scheme), |moment| level(top, place(f64::from(moment.wait_ms))))?;
@@ -178,6 +178,13 @@ mod tests {
             assert!(text.contains(&scheme.name().replace('\'', "&apos;")), "{}", scheme.name());
         }
         assert_eq!(text.matches("<polygon").count(), Scheme::ALL.len() * 3, "a legend, and two seeds");
+        assert!(text.contains("modem&apos;s queue"));
+    }
+
+    #[test]
+    fn the_plot_of_a_download_names_the_providers_queue() {
+        let text = svg(&report("variable-download-lte", 1)).unwrap();
+        assert!(text.contains("provider&apos;s queue") && !text.contains("modem"));
     }
 
     #[test]

@@ -7,8 +7,17 @@ use serde::{Deserialize, Serialize};
 use weir_linksim::{Moment, Scheme};
 use weir_netlab::stats;
 
-use super::scenario::Scenario;
+use super::scenario::{Download, Scenario};
 use crate::report::{Figure, Head, Rule, table::new_table};
+
+/// What a download has beside the figures of an upload.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Arrival {
+    /// The part of the link's bytes that it carried and the scheduler dropped.
+    pub(crate) dropped: f64,
+    /// The largest distance of a class's share from its weight's, as a fraction of the latter.
+    pub(crate) share_error: f64,
+}
 
 /// One simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -17,14 +26,17 @@ pub(crate) struct Row {
     pub(crate) seed: u64,
     /// The scheme that set the capacity.
     pub(crate) scheme: Scheme,
-    /// The part of the link's bytes that was used.
+    /// The part of the link's bytes that was used. Those of a download have reached their class.
     pub(crate) used: f64,
-    /// The wait in the modem's queue that 50 of 100 packets do not exceed.
+    /// The wait in the modem's queue, or the provider's, that 50 of 100 packets do not exceed.
     pub(crate) p50_ms: f64,
     /// The same, of 95 of 100 packets.
     pub(crate) p95_ms: f64,
     /// The same, of 99 of 100 packets.
     pub(crate) p99_ms: f64,
+    /// The rest of a download's figures.
+    #[serde(default)]
+    pub(crate) arrival: Option<Arrival>,
 }
 
 /// One run of one scenario; as JSON `{"scenario", "pass", "figures": [..], ..}`.
@@ -78,6 +90,11 @@ impl Spread {
     }
 }
 
+/// The error of the shares of a download, per cent.
+fn share_error(row: &Row) -> f64 {
+    row.arrival.map_or(0.0, |arrival| arrival.share_error * 100.0)
+}
+
 /// The values of one scheme, in the order of the seeds.
 fn values(rows: &[Row], scheme: Scheme, of: fn(&Row) -> f64) -> Vec<f64> {
     rows.iter().filter(|row| row.scheme == scheme).map(of).collect()
@@ -111,6 +128,10 @@ fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
             waits.iter().zip(&oracle).map(|(wait, oracle)| wait / oracle.max(1.0)).collect();
         judge("that wait beside the oracle's", Spread::of(&ratios), "times", most, Rule::AtMost);
     }
+    if let Some(download) = &scenario.download {
+        let errors = Spread::of(&values(rows, Scheme::Weir, share_error));
+        judge("error of shares", errors, "%", download.most_share_error * 100.0, Rule::AtMost);
+    }
     for scheme in Scheme::ALL {
         let shown = |what: &str, of: fn(&Row) -> f64, unit| {
             let spread = Spread::of(&values(rows, scheme, of));
@@ -122,8 +143,41 @@ fn figures(scenario: &Scenario, rows: &[Row]) -> Vec<Figure> {
         if scheme != Scheme::Weir || scenario.most_ms.is_none() {
             figures.push(shown("wait of 95 of 100 packets", wait, "ms"));
         }
+        if scheme != Scheme::Weir && scenario.download.is_some() {
+            figures.push(shown("error of shares", share_error, "%"));
+        }
     }
     figures
+}
+
+/// A figure of the table: its name, its value and the digits after the point.
+type Column = (&'static str, fn(&Row) -> f64, usize);
+
+const COLUMNS: [Column; 4] = [
+    ("used, %", |row| row.used * 100.0, 1),
+    ("wait p50, ms", |row| row.p50_ms, 0),
+    ("p95, ms", |row| row.p95_ms, 0),
+    ("p99, ms", |row| row.p99_ms, 0),
+];
+/// Those of a download alone.
+const ARRIVAL: [Column; 2] = [
+    ("dropped, %", |row| row.arrival.map_or(0.0, |arrival| arrival.dropped * 100.0), 1),
+    ("error of shares, %", share_error, 1),
+];
+
+/// The traffic of a download, and what its figures mean.
+fn words(download: &Download) -> [String; 2] {
+    let weights: Vec<String> = download.weights.iter().map(u32::to_string).collect();
+    let lasts = download.lasts_ms.map_or("never end".to_owned(), |ms| format!("end after {ms} ms each"));
+    [
+        format!(
+            "{} times the rates of the traces; classes of weight {}; flows {lasts}; judged after {} s\n",
+            download.times,
+            weights.join(" and "),
+            download.settles
+        ),
+        "; dropped: carried by the link, and then not by the scheduler".to_owned(),
+    ]
 }
 
 /// A line for each scheme: medians, with the lowest and the highest of all seeds.
@@ -140,24 +194,25 @@ pub(super) fn table(report: &Report) -> String {
         settings.min,
         settings.max
     );
+    let [traffic, meaning] = settings.download.as_ref().map(words).unwrap_or_default();
+    text += &traffic;
+    let more = if settings.download.is_some() { &ARRIVAL[..] } else { &[] };
+    let columns: Vec<&Column> = COLUMNS.iter().chain(more).collect();
     let mut table = new_table();
-    table.set_header(["", "used, %", "wait p50, ms", "p95, ms", "p99, ms"]);
+    table.set_header(std::iter::once("").chain(columns.iter().map(|(name, ..)| *name)));
     for scheme in Scheme::ALL {
         let spread = |of, digits| Spread::of(&values(&report.rows, scheme, of)).shown(digits);
-        table.add_row([
-            scheme.name().to_owned(),
-            spread(|row| row.used * 100.0, 1),
-            spread(|row| row.p50_ms, 0),
-            spread(|row| row.p95_ms, 0),
-            spread(|row| row.p99_ms, 0),
-        ]);
+        let figures = columns.iter().map(|(_, of, digits)| spread(*of, *digits));
+        table.add_row(std::iter::once(scheme.name().to_owned()).chain(figures));
     }
-    for index in 1..5 {
-        table.column_mut(index).expect("five columns").set_cell_alignment(CellAlignment::Right);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
     }
+    let owner = settings.owner();
     let _ = write!(
         text,
-        "{table}\nmedian of the seeds (lowest to highest); used: of the link's bytes; wait: of packets in the modem's queue"
+        "{table}\nmedian of the seeds (lowest to highest); used: of the link's bytes; wait: of packets in the {owner}'s \
+         queue{meaning}"
     );
     text
 }
@@ -196,6 +251,37 @@ pub(super) mod tests {
         for words in ["cake-autorate's rules", "no control", "median of the seeds"] {
             assert!(report.table().contains(words), "{words}: {}", report.table());
         }
+        assert!(!report.table().contains("shares"), "{}", report.table());
+    }
+
+    #[test]
+    fn weir_divides_downloads_of_satellites_with_short_queues_beside_peers() {
+        let report = report("variable-download-starlink", 2);
+        assert_eq!(report.head.pass, Some(true), "{}", report.verdict());
+        assert_eq!(report.head.figures.iter().filter(|figure| figure.pass.is_some()).count(), 6);
+        let median =
+            |scheme: Scheme, of: fn(&Row) -> f64| Spread::of(&values(&report.rows, scheme, of)).median;
+        let used = |scheme| median(scheme, |row| row.used);
+        let wait = |scheme| median(scheme, |row| row.p95_ms);
+        for peer in [Scheme::CakeAutorate, Scheme::Mean, Scheme::None] {
+            assert!(wait(peer) > 5.0 * wait(Scheme::Weir), "{}", report.table());
+            assert!(median(peer, share_error) > 5.0, "{}", report.table());
+        }
+        assert!(used(Scheme::Minimum) < 0.7 && used(Scheme::Weir) > used(Scheme::CakeAutorate));
+        let dropped = |scheme| median(scheme, |row| row.arrival.unwrap().dropped);
+        assert!(dropped(Scheme::None) == 0.0 && dropped(Scheme::Weir) > 0.0, "{}", report.table());
+        for words in ["classes of weight 1 and 2", "the provider's queue", "error of shares, %"] {
+            assert!(report.table().contains(words), "{words}: {}", report.table());
+        }
+    }
+
+    #[test]
+    fn flows_of_a_download_end_after_their_time() {
+        let report = report("variable-download-flows", 1);
+        assert!(report.table().contains("flows end after 4000 ms each"), "{}", report.table());
+        // New flows begin fast: they overfill what even the oracle lets through.
+        let oracle = values(&report.rows, Scheme::Oracle, |row| row.p95_ms)[0];
+        assert!(oracle > 100.0, "{}", report.table());
     }
 
     #[test]
@@ -215,8 +301,15 @@ pub(super) mod tests {
     #[test]
     fn spread_is_of_all_seeds_and_the_worst_one_is_judged() {
         let scenario: Scenario = settings("variable-dsl");
-        let row =
-            |seed, used, p95_ms| Row { seed, scheme: Scheme::Weir, used, p50_ms: 1.0, p95_ms, p99_ms: 50.0 };
+        let row = |seed, used, p95_ms| Row {
+            seed,
+            scheme: Scheme::Weir,
+            used,
+            p50_ms: 1.0,
+            p95_ms,
+            p99_ms: 50.0,
+            arrival: None,
+        };
         let rows = vec![row(1, 0.95, 10.0), row(2, 0.80, 12.0), row(3, 0.97, 31.0)];
         let figures = figures(&scenario, &rows);
         let judged: Vec<(f64, bool)> =
@@ -226,10 +319,12 @@ pub(super) mod tests {
 
     #[test]
     fn a_report_is_read_back_as_it_was_written() {
-        let report = report("variable-dsl", 1);
-        let dir = tempfile::tempdir().unwrap();
-        report.write(dir.path()).unwrap();
-        let json = std::fs::read_to_string(dir.path().join("result.json")).unwrap();
-        assert!(serde_json::from_str::<Report>(&json).unwrap() == report);
+        for name in ["variable-dsl", "variable-download-dsl"] {
+            let report = report(name, 1);
+            let dir = tempfile::tempdir().unwrap();
+            report.write(dir.path()).unwrap();
+            let json = std::fs::read_to_string(dir.path().join("result.json")).unwrap();
+            assert!(serde_json::from_str::<Report>(&json).unwrap() == report);
+        }
     }
 }
