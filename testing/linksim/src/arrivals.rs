@@ -28,6 +28,9 @@ const RECENT_MS: u64 = 60;
 /// The programs learn a sender's clock for this time.
 const LEARNS_MS: u64 = 500;
 
+/// The senders' clocks are this far behind. Another difference of clocks means the same.
+const CLOCK_MS: u32 = 1_000_000;
+
 /// Traffic of a run, by millisecond.
 pub struct Arrivals<'a> {
     /// The link.
@@ -80,13 +83,13 @@ impl Flow {
         Flow { class, sender: Cubic::new(), own: VecDeque::new(), first: None, base: Base::default() }
     }
 
-    /// The queue that a packet tells, beside the last one that others told.
+    /// The queue that a packet tells by its delay and the clocks' difference, beside the last one that others told.
     fn tells(&mut self, ms: u64, delay: u32, others: Option<u32>) -> Option<u32> {
         let is_first = self.first.is_none();
         let first = *self.first.get_or_insert(ms);
         if is_first || !self.base.is_known(ms) {
             // It begins in the queue of the others.
-            self.base.add(ms, delay.saturating_sub(others.unwrap_or(0)));
+            self.base.add(ms, delay - others.unwrap_or(0));
         }
         (ms >= first + LEARNS_MS).then(|| delay - self.base.add(ms, delay))
     }
@@ -200,7 +203,7 @@ pub(crate) fn arrive(
             let Some(number) = flow else { continue };
             let flow = &mut flows[number];
             let last = samples.back().filter(|(at, _)| *at + RECENT_MS >= ms).map(|(_, wait)| *wait);
-            if let Some(wait) = flow.tells(ms, (ms - sent) as u32, last) {
+            if let Some(wait) = flow.tells(ms, CLOCK_MS + (ms - sent) as u32, last) {
                 samples.push_back((ms, wait));
                 counts.delays += 1;
             }
@@ -238,4 +241,18 @@ pub(crate) fn arrive(
     outcome.dropped = dropped as f64 / could;
     outcome.received = received.iter().map(|bytes| bytes / could).collect();
     outcome.sorted()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The others may tell more than a packet's whole delay. A base below zero is as good as another one.
+    #[test]
+    fn flow_begins_in_the_queue_that_others_tell_however_long_it_is() {
+        let mut flow = Flow::new(0);
+        assert_eq!(flow.tells(0, CLOCK_MS + 15, Some(30)), None, "its clock is not known yet");
+        assert_eq!(flow.tells(600, CLOCK_MS + 15, None), Some(30));
+        assert_eq!(flow.tells(700, CLOCK_MS - 15, None), Some(0));
+    }
 }

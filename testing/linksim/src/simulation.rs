@@ -187,9 +187,9 @@ pub(crate) enum Heard {
     Lost,
 }
 
-/// What a scheme is told at a decision.
+/// The word to a scheme at a decision.
 pub(crate) struct Told<'a> {
-    /// What weir's programs tell.
+    /// The signals of weir's programs.
     pub(crate) signals: Option<&'a Signals>,
     /// The bytes that left the scheduler since the last decision.
     pub(crate) left: u64,

@@ -16,7 +16,8 @@ fn follow(scene: &Arrivals<'_>) -> Outcome {
     Scheme::Weir.arrive(scene, settings)
 }
 
-/// Runs seeds of a link with twice its rates, as a download is faster than an upload, and holds each to a least use and a longest wait of 95 of 100 packets.
+/// Runs seeds of a link with twice its rates: a download is faster than an upload. Each is held to a least use and a
+/// longest wait of 95 of 100 packets.
 fn assert_links(link: Link, flows: usize, least_used: f64, most_ms: u32) {
     for seed in 0..4 {
         let trace = link.trace(seed).times(2.0);
