@@ -10,7 +10,7 @@ use weir_netlab::stats;
 use super::scenario::{Download, Scenario};
 use crate::report::{Figure, Head, Rule, table::new_table};
 
-/// What a download has beside the figures of an upload.
+/// The figures of a download beside those of an upload.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Arrival {
     /// The part of the link's bytes that it carried and the scheduler dropped.

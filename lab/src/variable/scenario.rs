@@ -18,7 +18,7 @@ pub(crate) enum Measures {
     Variable,
 }
 
-/// What a download has beside the settings of an upload. Its scheduler stands behind the link and the provider's queue.
+/// The settings of a download beside those of an upload. The scheduler stands behind the link and the provider's queue.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Download {
