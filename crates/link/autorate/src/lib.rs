@@ -95,6 +95,8 @@ struct Pace {
     deepest: f64,
     /// The time without samples on a busy link after which the queue counts as unknown.
     blind_after: Duration,
+    /// The queue is told as a packet has passed it, not a round trip later.
+    tells_at_once: bool,
 }
 
 /// The upload waits in this node's scheduler, and obeys at once.
@@ -104,6 +106,7 @@ const LEAVES: Pace = Pace {
     growth: 1.6,
     deepest: 0.95,
     blind_after: Duration::ZERO,
+    tells_at_once: false,
 };
 /// The download's packets were sent before a drop told their sender. Faster growth fills the queue in between. The
 /// clocks of new senders are learnt for half a second.
@@ -113,6 +116,7 @@ const ARRIVES: Pace = Pace {
     growth: 1.15,
     deepest: 0.7,
     blind_after: Duration::from_secs(1),
+    tells_at_once: true,
 };
 
 /// A queue that stays too long.
@@ -126,6 +130,13 @@ struct TooLong {
     /// The longest one since then.
     queue: Duration,
     /// The acknowledged rate then, bits per second.
+    rate: f64,
+}
+
+/// The queue and the rate, in bits per second, before a look at the base.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    queue: Duration,
     rate: f64,
 }
 
@@ -164,6 +175,8 @@ pub struct Follower {
     /// The last time the queue was near empty.
     drained: Instant,
     looks_until: Instant,
+    /// The look that has not been judged yet.
+    look: Option<Look>,
     waits_until: Instant,
     too_long: Option<TooLong>,
     /// The last time the classes wanted all of the capacity.
@@ -208,6 +221,7 @@ impl Follower {
             heard: now,
             drained: now,
             looks_until: now,
+            look: None,
             waits_until: now,
             too_long: None,
             busy: now,
@@ -341,11 +355,19 @@ impl Follower {
         if now < self.looks_until {
             return;
         }
+        let look = self.look.take();
         if self.is_foreign(now, goal, seen, base) {
+            return;
+        }
+        if let Some(look) = look
+            && self.is_false(now, goal, queue, look)
+        {
+            self.tell_foreign(now, look.rate, base);
             return;
         }
         if now.since(self.drained) >= LOOK_EVERY {
             (self.drained, self.looks_until) = (now, now + LOOK_FOR);
+            self.look = Some(Look { queue, rate });
             (self.state, self.capacity) = (State::Look, LOOK_AT * rate);
             return;
         }
@@ -396,11 +418,25 @@ impl Follower {
         if !gave_way && !at_last {
             return false;
         }
-        (self.state, self.capacity, self.too_long) = (State::Foreign, before, None);
+        self.tell_foreign(now, before, base);
+        true
+    }
+
+    /// Whether a look left a short queue as it was, although the senders gave way: bases lie below the path then.
+    /// [`Self::is_foreign`] judges a longer one.
+    fn is_false(&self, now: Instant, goal: Duration, queue: Duration, look: Look) -> bool {
+        let arrives = self.sent.rate(now).map_or(f64::MAX, |bytes_per_sec| bytes_per_sec * 8.0);
+        self.pace.tells_at_once
+            && (goal / 2..=FOREIGN * goal).contains(&queue)
+            && queue >= look.queue.mul_f64(SHORTER)
+            && arrives < GAVE_WAY * look.rate
+    }
+
+    fn tell_foreign(&mut self, now: Instant, rate: f64, base: Duration) {
+        (self.state, self.capacity, self.too_long) = (State::Foreign, rate, None);
         self.path = None;
         // The bases that are measured now decide after it.
         self.waits_until = now + RATE_OVER + base;
-        true
     }
 
     /// The rate that was usual, or up to which a blind capacity has grown since.

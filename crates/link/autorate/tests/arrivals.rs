@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use weir_autorate::{Settings, State};
+use weir_autorate::{Follower, Settings, Signals, State};
 use weir_linksim::{Arrivals, Link, Outcome, Scheme, constant};
-use weir_units::BitRate;
+use weir_units::{BitRate, Bytes, Instant};
 
 /// All flows begin at once, on a link whose rate no one knows, and fill the provider's queue. CUBIC in the simulation
 /// leaves its slow start by losses alone.
@@ -12,8 +12,11 @@ const START_MS: u64 = 12_000;
 
 /// The follower between 1 and 60 Mbit/s.
 fn follow(scene: &Arrivals<'_>) -> Outcome {
-    let settings = Settings::new(BitRate::mbit(1), BitRate::mbit(60), Duration::from_millis(30)).unwrap();
-    Scheme::Weir.arrive(scene, settings)
+    Scheme::Weir.arrive(scene, settings(60))
+}
+
+fn settings(max: u64) -> Settings {
+    Settings::new(BitRate::mbit(1), BitRate::mbit(max), Duration::from_millis(30)).unwrap()
 }
 
 /// Runs seeds of a link with twice its rates: a download is faster than an upload. Each is held to a least use and a
@@ -121,4 +124,44 @@ fn flows_that_come_and_go_leave_no_queue_behind() {
         assert!(outcome.used >= 0.9, "{lasts} ms: {}", outcome.row());
         assert!(outcome.wait(0.95) <= 150, "{lasts} ms: {}", outcome.row());
     }
+}
+
+/// New flows hand a wrong base on, and on these links it ends up with all of them.
+#[test]
+fn flows_that_come_and_go_use_starlink_like_links() {
+    for seed in 1..5 {
+        let trace = Link::Starlink.trace(seed).times(2.0);
+        let scene = Arrivals { lasts_ms: Some(4_000), judged_from_ms: START_MS, ..Arrivals::of(&trace) };
+        let outcome = Scheme::Weir.arrive(&scene, settings(80));
+        println!("Starlink-like {seed}, flows of 4 s: {}", outcome.row());
+        assert!(outcome.used >= 0.93, "{seed}: {}", outcome.row());
+        assert!(outcome.wait(0.95) <= 40, "{seed}: {}", outcome.row());
+    }
+}
+
+/// A wrong base tells a queue that no cut makes shorter.
+#[test]
+fn queue_that_stays_while_senders_give_way_is_forgotten() {
+    let forgets = |queue_ms: fn(u64) -> u64| {
+        let mut follower = Follower::of_arrivals(settings(80), Instant::default());
+        let mut arrives = BitRate::mbit(20);
+        (1..=100).any(|tick| {
+            let bytes = Bytes(arrives.0 / 8 / 20);
+            let signals = Signals {
+                queue: Some(Duration::from_millis(queue_ms(tick))),
+                base: Duration::from_millis(100),
+                samples: 50,
+                acked: Some(bytes),
+                sent: bytes,
+                is_busy: true,
+                ..Signals::default()
+            };
+            let decision = follower.tick(Instant(Duration::from_millis(50 * tick)), Some(&signals));
+            arrives = decision.capacity.min(BitRate::mbit(20));
+            decision.forgets_bases
+        })
+    };
+    assert!(forgets(|_| 5), "it stays");
+    assert!(!forgets(|tick| if tick % 40 == 0 { 1 } else { 5 }), "it was gone, so that no one looks");
+    assert!(!forgets(|tick| if tick > 81 { 3 } else { 5 }), "the look makes it shorter");
 }
