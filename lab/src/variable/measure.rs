@@ -78,6 +78,20 @@ fn merged(moments: &[Moment]) -> Vec<Moment> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::tests::settings;
+
+    #[test]
+    fn row_of_a_download_counts_what_reached_its_classes() {
+        let mut outcome = Outcome::default();
+        (outcome.used, outcome.dropped, outcome.received) = (0.9, 0.2, vec![0.35, 0.35]);
+        let down = row(&settings("variable-download-lte"), 1, Scheme::Weir, &outcome);
+        assert_eq!(down.used, 0.7);
+        let arrival = down.arrival.unwrap();
+        assert!((arrival.share_error - 0.5).abs() < 1e-9, "half of the bytes, and a third is due");
+        assert_eq!(arrival.dropped, 0.2);
+        let up = row(&settings("variable-lte"), 1, Scheme::Weir, &outcome);
+        assert_eq!((up.used, up.arrival), (0.9, None));
+    }
 
     #[test]
     fn merged_moments_have_mean_rates_and_the_longest_wait() {
