@@ -152,3 +152,29 @@ fn credit_alone_loses_much_of_the_link_and_says_so() {
     let seen = measure(&node, "credit alone", &all);
     assert!(seen.used < 0.95, "{:.3} of the link are used: then it could be an engine", seen.used);
 }
+
+#[test]
+fn without_cgroup_v2_no_class_is_called_enforced() {
+    if !ready() {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+    // The agent has mounts of its own, and cgroup v2 is not among them.
+    let hide = ["unshare", "-m", "sh", "-ec", "umount --all --types cgroup2 || true; exec \"$@\"", "sh"];
+    let config = config(&node, "pacing").awaiting(&[]).behind(&hide.map(str::to_owned));
+    node.start(&config);
+    let name = node.name("C1");
+    let lacks = |client: &weir_api::Client| match client.classes() {
+        Ok(classes) if classes.iter().any(|class| class.name == name) => None,
+        other => Some(format!("{other:?}")),
+    };
+    node.agent().wait_until("know the container", lacks).expect("it is here");
+    let why =
+        "its sockets are not paced, and TCP misses its share by far: cannot pace sockets without cgroup v2";
+    let class = node.class("C1");
+    assert!(!class.enforced, "{class:?}");
+    assert!(class.not_enforced_because.as_ref().is_some_and(|said| said.starts_with(why)), "{class:?}");
+    let not_ready = node.client().status().expect("it answers").not_ready;
+    assert!(not_ready.iter().any(|reason| reason.contains(why)), "{not_ready:?}");
+    assert!(node.weir(&["explain", &name]).contains(why));
+}
