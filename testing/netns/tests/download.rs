@@ -157,6 +157,8 @@ fn a_minimum_and_a_maximum_hold_beside_eight_flows_of_another() {
     assert!(node.weir(&["ps"]).contains("RECEIVING"));
     let why = node.weir(&["explain", &name]);
     assert!(why.contains("download: ") && why.contains("its maximum"), "{why}");
+    let set = format!("\n  down.max 10mbit: set by hand (`weir unset {name}` takes it away)\n");
+    assert!(why.contains(&set), "{why}");
 }
 
 /// An offer of what arrives for a container, in Mbit/s.

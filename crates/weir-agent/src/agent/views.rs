@@ -47,6 +47,22 @@ fn origin_text(origin: Origin, key: &str, entry: &ClassEntry) -> String {
     }
 }
 
+/// The values of a class's policy with their origins. `direction` stands before the keys of what arrives.
+fn origins(entry: &ClassEntry, direction: &str) -> [String; 3] {
+    let [w, m, x] = entry.effective.origins;
+    let policy = entry.effective.policy;
+    let rate = |rate: Option<BitRate>| rate.map_or("none".to_owned(), |r| r.to_string());
+    let min = match &entry.unpromised {
+        Some(unpromised) => format!("{}, of which {} are promised", unpromised.min, rate(policy.min())),
+        None => rate(policy.min()),
+    };
+    let line = |key: &str, value: String, origin: Origin| {
+        let key = format!("{direction}{key}");
+        format!("{key} {value}: {}", origin_text(origin, &key, entry))
+    };
+    [line("weight", policy.weight().to_string(), w), line("min", min, m), line("max", rate(policy.max()), x)]
+}
+
 /// A class's part of a link beside the main one, in words.
 fn explain_on(part: &OnLink) -> String {
     let OnLink { link, rate, allocation, policy, .. } = part;
@@ -341,20 +357,9 @@ impl Agent {
                 })
             })
             .collect();
-        let [w, m, x] = entry.effective.origins;
-        let policy = entry.effective.policy;
-        let rate = |rate: Option<BitRate>| rate.map_or("none".to_owned(), |r| r.to_string());
-        let min = match &entry.unpromised {
-            Some(unpromised) => {
-                format!("{}, of which {} are promised", unpromised.min, rate(policy.min()))
-            }
-            None => rate(policy.min()),
-        };
-        let origins = vec![
-            format!("weight {}: {}", policy.weight(), origin_text(w, "weight", entry)),
-            format!("min {min}: {}", origin_text(m, "min", entry)),
-            format!("max {}: {}", rate(policy.max()), origin_text(x, "max", entry)),
-        ];
+        let down = self.link.download.as_ref().and_then(|download| download.classes.entries().get(key));
+        let down = down.into_iter().flat_map(|entry| origins(entry, "down."));
+        let origins = origins(entry, "").into_iter().chain(down).collect();
         Explanation { class, reasons, sharers, origins }
     }
 
