@@ -64,6 +64,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         {
             return Err(fault(what, format!("there is no [[group]] `{group}`")));
         }
+        if let Some(interface) = &class.interface {
+            check_interface(interface).map_err(|why| fault(format!("{what} interface"), why))?;
+        }
         if let Some(interface) = &class.interface
             && let Some(other) = interfaces.insert(interface.as_str(), class.name.as_str())
         {
@@ -151,6 +154,18 @@ fn on_a_link(config: &Config, check: &dyn Fn(&Config) -> Result<(), Fault>) -> R
     if first.is_ok() || others().any(|config| check(&config).is_ok()) { Ok(()) } else { first }
 }
 
+/// Whether the kernel takes a name for an interface (`dev_valid_name`, net/core/dev.c).
+fn check_interface(name: &str) -> Result<(), String> {
+    let is_free = |c: char| c != '/' && c != ':' && !c.is_whitespace();
+    if (1..=15).contains(&name.len()) && name.chars().all(is_free) && name != "." && name != ".." {
+        return Ok(());
+    }
+    Err(format!(
+        "`{}` is not the name of an interface: 1 to 15 bytes without space, / and :",
+        name.escape_debug()
+    ))
+}
+
 /// Checks the keys of one link.
 fn check_link(link: &Link) -> Result<(), Fault> {
     if link.device.is_empty() {
@@ -167,9 +182,7 @@ fn check_link(link: &Link) -> Result<(), Fault> {
         );
         return Err(fault("[link] capacity", detail));
     }
-    if link.device.len() > 15 || link.device.contains(['/', ' ']) {
-        return Err(fault("[link] device", format!("`{}` is not the name of an interface", link.device)));
-    }
+    check_interface(&link.device).map_err(|why| fault("[link] device", why))?;
     if link.capacity < BitRate::kbit(64) || link.capacity > BitRate::MAX {
         let (least, most) = (BitRate::kbit(64), BitRate::MAX);
         return Err(fault("[link] capacity", format!("{} is not between {least} and {most}", link.capacity)));

@@ -153,6 +153,12 @@ fn every_bad_value_is_refused_and_named() {
         ("[link]\ndevice = \"eth0\"\ncapacity = \"0\"\n", "[link] capacity: 0bit is not between"),
         ("[link]\ndevice = \"eth0\"\ncapacity = \"999999tbit\"\n", "more than 10000gbit"),
         ("[link]\ndevice = \"a/b\"\ncapacity = \"1mbit\"\n", "not the name of an interface"),
+        (
+            &format!("{LINK}[[class]]\nname = \"a\"\ninterface = \"a-name-too-long0\"\n"),
+            "[[class]] a interface: `a-name-too-long0` is not the name",
+        ),
+        (&format!("{LINK}[[class]]\nname = \"a\"\ninterface = \"\"\n"), "1 to 15 bytes without space"),
+        (&format!("{LINK}[[class]]\nname = \"a\"\ninterface = \"..\"\n"), "`..` is not the name"),
         (&format!("{LINK}reservable = 1.5\n"), "cannot promise 1.5 of a link"),
         (&format!("{LINK}delay_ms = 0\n"), "[link] delay_ms: 0 is not"),
         (&format!("{LINK}queues = 0\n"), "[link] queues: 0 is not"),
