@@ -264,6 +264,35 @@ fn networks_follow_the_device_and_the_file() {
     assert_eq!(beside(&site.node), Vec::<String>::new());
 }
 
+#[test]
+fn paced_connection_is_free_once_its_network_is_exempt() {
+    if !can_run(&Need::TRAFFIC) || !can_run(&[Need::Cgroup2]) {
+        return;
+    }
+    let mut site = Site::build(1, Mode::Routed, None);
+    let plain = site.config(EngineKind::Htb, "pacing = true");
+    site.node.start(&plain);
+    let server = site.node.topology.server_address(Family::V4);
+    let lan =
+        ["C1", "host"].map(|label| Stream::tcp(site.node.netns(label), site.node.topology.srv(), server));
+    sleep(SETTLES);
+    let got = Stream::goodputs(&[&lan[0], &lan[1]], Duration::from_secs(1));
+    println!("shared: {got:.2?} Mbit/s");
+    assert!(got.iter().all(|got| (1.0..8.0).contains(got)), "{got:?} Mbit/s");
+    let exempt = site.config(EngineKind::Htb, "pacing = true\nexempt = [\"on-link\"]");
+    site.node.agent().rewrite(&exempt).expect("the file can be written");
+    let are_free = || {
+        let got = Stream::goodputs(&[&lan[0], &lan[1]], Duration::from_millis(300));
+        if got.iter().all(|got| *got > 0.9 * LAN.as_mbit()) {
+            Ok(())
+        } else {
+            Err(format!("{got:.1?} Mbit/s"))
+        }
+    };
+    let took = wait_within(Duration::from_secs(8), are_free).unwrap_or_else(|late| panic!("{late}"));
+    println!("free within {took:?}");
+}
+
 /// The static tree lets the same packets pass.
 #[test]
 fn exported_tree_passes_the_lan_too() {

@@ -289,6 +289,8 @@ static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir
 		return is_on(cfg) ? cfg->control_handle : 0;
 	class = by_rules(skb, cfg, &p, own);
 	if (is_local) {
+		if (cfg->pacing & WEIR_PACED)
+			forget_flow(skb);
 		count_local(skb, own);
 		name_class(skb, cfg, class);
 		return 0;
@@ -451,6 +453,8 @@ int weir_uplink(struct __sk_buff *skb)
 		return cfg->pacing & (WEIR_IN_PLACE | WEIR_USER) ? NEXT : NO_MATCH;
 	parse(skb, &p);
 	if (passes_uplink(&p, cfg->pacing & WEIR_SEVERAL ? number : cfg->usual_link)) {
+		if (cfg->pacing & WEIR_PACED)
+			forget_flow(skb);
 		/* Else its port has counted it. */
 		if (!named_class(skb, cfg))
 			count_local(skb, skb->ingress_ifindex ? cfg->default_handle : host_class(skb, cfg));

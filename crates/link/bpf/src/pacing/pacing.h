@@ -135,4 +135,20 @@ static __always_inline void note_flow(struct __sk_buff *skb, __u32 handle, __u32
 	}
 }
 
+/* The packet's socket belongs to no class any more: its network has become exempt. */
+static __always_inline void forget_flow(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct weir_flow *flow;
+
+	if (!sk)
+		return;
+	sk = bpf_sk_fullsock(sk);
+	if (!sk)
+		return;
+	flow = bpf_sk_storage_get(&weir_flows, sk, 0, 0);
+	if (flow)
+		flow->handle = 0;
+}
+
 #endif
