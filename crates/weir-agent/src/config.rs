@@ -14,6 +14,7 @@ mod keys;
 mod kubernetes;
 mod labels;
 mod links;
+mod places;
 mod selector;
 
 use std::{
@@ -43,6 +44,7 @@ pub(crate) use discover::Discover;
 pub(crate) use exempt::Exempt;
 pub(crate) use kubernetes::{Kubernetes, check_server, is_node};
 pub(crate) use labels::{Granted, Labels, grant, within};
+pub(crate) use places::places;
 pub(crate) use selector::Selector;
 
 /// The values of a policy. A missing value comes from the next weaker origin.

@@ -17,5 +17,11 @@ pub mod server;
 pub mod standalone;
 mod tokens;
 
-pub use agent::{agree::Agreements, check, restore, run, store::Store};
+pub use agent::{
+    agree::Agreements,
+    check,
+    restore::{Restored, restore},
+    run,
+    store::Store,
+};
 pub use weir_datapath::engine::{forward, is_scheduler};

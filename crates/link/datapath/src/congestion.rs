@@ -365,6 +365,15 @@ impl Congestion {
         Ok(true)
     }
 
+    /// The same as [`remove`](Congestion::remove), also for connections in these namespaces.
+    ///
+    /// # Errors
+    /// As [`remove`](Congestion::remove).
+    pub(crate) fn remove_also_in(mut self, namespaces: &[NetnsRef]) -> Result<(), CongestionError> {
+        self.known = namespaces.to_vec();
+        self.remove()
+    }
+
     /// Takes the program away, and gives connections back the algorithm that they had before
     /// weir; flows go on.
     ///

@@ -7,5 +7,6 @@ pub mod congestion;
 pub mod engine;
 #[cfg(feature = "fuzzing")]
 pub mod fuzz;
+pub mod left;
 pub mod pacing;
 pub mod super_packets;

@@ -197,6 +197,15 @@ impl Pacing {
         Ok(self.pacer.restore_shares(&self.shares)?)
     }
 
+    /// The same as [`remove`](Pacing::remove), also for sockets in these namespaces.
+    ///
+    /// # Errors
+    /// As [`remove`](Pacing::remove).
+    pub(crate) fn remove_also_in(&mut self, namespaces: &[NetnsRef]) -> Result<(), PacingError> {
+        self.visited = namespaces.iter().map(|netns| (netns.id, netns.clone())).collect();
+        self.remove()
+    }
+
     /// Takes all rates back, then the program away.
     ///
     /// # Errors

@@ -72,6 +72,16 @@ impl SuperPackets {
         failures
     }
 
+    /// Gives these namespaces and the agent's own the kernel's value again, where an earlier agent changed it.
+    ///
+    /// # Errors
+    /// As [`remove`](SuperPackets::remove).
+    pub(crate) fn remove_left(mut self, namespaces: &[NetnsRef]) -> Result<(), String> {
+        let all = namespaces.iter().chain([&self.own]);
+        self.visited = all.map(|netns| (netns.id, netns.clone())).collect();
+        self.remove()
+    }
+
     /// Gives all namespaces the kernel's value again.
     ///
     /// # Errors

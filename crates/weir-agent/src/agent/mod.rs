@@ -55,6 +55,7 @@ pub(crate) mod queue_time;
 mod reconcile;
 mod reload;
 mod restart;
+pub(crate) mod restore;
 mod runtimes;
 mod scheduler;
 mod selector_rules;
@@ -155,36 +156,15 @@ struct Agent {
 /// # Errors
 /// It cannot begin, or cannot put everything back.
 pub fn run(path: &Path) -> anyhow::Result<()> {
-    begin(path, Until::Told)
-}
-
-/// Takes over what an agent that has ended left on this node, and puts everything back.
-///
-/// # Errors
-/// As [`run`].
-pub fn restore(path: &Path) -> anyhow::Result<()> {
-    begin(path, Until::Settled)
-}
-
-/// The end of an agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Until {
-    /// By a signal.
-    Told,
-    /// As soon as it knows what is there.
-    Settled,
-}
-
-fn begin(path: &Path, until: Until) -> anyhow::Result<()> {
     let mut netlink = Netlink::open()?;
     let (file, config) = ConfigFile::read(path, config::load);
     let config = links::of_route(config?, &mut netlink);
     check::fits_node(path, &config, &mut netlink)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(file, config, until))
+    runtime.block_on(serve(file, config))
 }
 
-async fn serve(file: ConfigFile, config: Config, until: Until) -> anyhow::Result<()> {
+async fn serve(file: ConfigFile, config: Config) -> anyhow::Result<()> {
     let _lock = lock::take()?;
     let rights = config.access.rights().map_err(|why| check::unusable(&file.path, why))?;
     let socket = Socket::bind(&config.agent.socket, &rights)?;
@@ -213,10 +193,8 @@ async fn serve(file: ConfigFile, config: Config, until: Until) -> anyhow::Result
     agent.sources.first_list().await;
     agent.turn();
     agent.sweep();
-    if until == Until::Told {
-        tracing::info!("{}", agent.classes.config().link.in_words());
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    }
+    tracing::info!("{}", agent.classes.config().link.in_words());
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 
     let mut clock = interval(TICK);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -224,9 +202,6 @@ async fn serve(file: ConfigFile, config: Config, until: Until) -> anyhow::Result
     let mut rate_clock = interval(autorate::TICK);
     rate_clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let at_end = loop {
-        if until == Until::Settled {
-            break AtEnd::Restore;
-        }
         let until_change = agent.until_change().min(agent.sources.cni.until_look());
         tokio::select! {
             // A due tick comes before all waiting requests and changes.

@@ -120,6 +120,14 @@ impl Drop for Socket {
     }
 }
 
+/// Removes a socket on which no process listens.
+pub(crate) fn remove_dead(path: &Path) {
+    let is_dead = || UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) && is_dead() {
+        let _ = fs::remove_file(path);
+    }
+}
+
 /// Sets the socket's mode. All users may connect if a user outside the group `weir` has a right. Each
 /// request is checked later.
 pub(crate) fn admit(path: &Path, rights: &Rights) -> io::Result<()> {

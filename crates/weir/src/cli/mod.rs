@@ -210,6 +210,9 @@ struct AgentArgs {
     /// Only put back what an agent that has ended left on this node
     #[arg(long, conflicts_with_all = ["check", "print_config"])]
     restore: bool,
+    /// The directory of the state for --restore, if it is another one than the file names
+    #[arg(long, value_name = "DIR", requires = "restore")]
+    state: Option<PathBuf>,
     /// The form of the log on standard error: text, json, or journal (with sd-daemon's priorities)
     #[arg(long, value_enum, value_name = "FORMAT", env = log::FORMAT, default_value = "text")]
     #[arg(hide_possible_values = true)]
@@ -370,14 +373,28 @@ fn agent(args: &AgentArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode
         }
         log_to_stderr(args.log_format)?;
         if args.restore {
-            weir_agent::restore(config)?;
-            let answer = json!({ "config": config.display().to_string(), "restored": true });
-            session.print(&answer, |out, _| writeln!(out, "everything is put back"))?;
+            restore(args, session)?;
         } else {
             weir_agent::run(config)?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn restore(args: &AgentArgs, session: &mut Session<'_>) -> anyhow::Result<()> {
+    let weir_agent::Restored { devices, state } = weir_agent::restore(&args.config, args.state.as_deref())?;
+    let answer = json!({
+        "config": args.config.display().to_string(),
+        "restored": true,
+        "state": state.as_ref().map(|state| state.display().to_string()),
+        "devices": devices,
+    });
+    session.print(&answer, |out, _| match state {
+        Some(_) => writeln!(out, "everything is put back"),
+        None => {
+            writeln!(out, "everything is put back but clsact qdiscs, which only the state could tell apart")
+        }
+    })
 }
 
 fn say(err: &mut dyn Write, what: &dyn fmt::Display) {

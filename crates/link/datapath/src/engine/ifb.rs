@@ -125,6 +125,11 @@ fn is_weirs(found: &Link) -> bool {
     found.kind.as_deref() == Some("ifb") && (is_marked || is_half_made)
 }
 
+/// Whether an agent left this device: a scheduler of weir's by its name and its marks.
+pub(super) fn is_left(found: &Link) -> bool {
+    is_scheduler(&found.name) && is_weirs(found)
+}
+
 /// Whether a device of this name is one of weir's schedulers.
 #[must_use]
 pub fn is_scheduler(name: &str) -> bool {

@@ -1,0 +1,83 @@
+//! Puts back what an agent that has ended left on this node. No configuration of the link is needed: the kernel shows
+//! weir's objects, and the state has the qdiscs that weir added.
+
+use std::path::{Path, PathBuf};
+
+use weir_datapath::left;
+use weir_units::chain;
+
+use super::{
+    lock,
+    store::{Minors, Store, StoreError},
+};
+use crate::{config, server};
+
+/// The outcome of a restoration.
+#[derive(Debug)]
+pub struct Restored {
+    /// The devices of schedulers that are gone.
+    pub devices: Vec<String>,
+    /// The directory of the state, if it could be read.
+    pub state: Option<PathBuf>,
+}
+
+/// Removes all that an agent left in this network namespace. `path` is its configuration, and `state` the directory of
+/// its state if it is another one than the configuration names.
+///
+/// # Errors
+/// An agent runs here, or the kernel refuses a part. What could be removed is.
+pub fn restore(path: &Path, state: Option<&Path>) -> anyhow::Result<Restored> {
+    let _lock = lock::take()?;
+    let places = config::places(path);
+    let directory = state.unwrap_or(&places.state);
+    if let Some(fault) = &places.fault {
+        let shown = directory.display();
+        tracing::warn!("the state is read from {shown} (`--state DIR` names another): {}", chain(fault));
+    }
+    let store = open(directory);
+    let created = match store.as_ref().map(Store::created).transpose() {
+        Ok(created) => created,
+        Err(e) => {
+            tracing::warn!("{}", chain(&e));
+            None
+        }
+    };
+    if created.is_none() {
+        tracing::warn!(
+            "without the state in {} it is not known which clsact qdiscs weir added, so all of them stay (`tc qdisc del \
+             dev DEVICE clsact` removes one)",
+            directory.display()
+        );
+    }
+    let state = created.is_some().then(|| directory.to_owned());
+    let removed = left::remove(created.unwrap_or_default());
+    if let Some(store) = &store {
+        forget(store, &removed)?;
+    }
+    server::remove_dead(&places.socket);
+    match removed.faults.first() {
+        Some(first) => {
+            anyhow::bail!("cannot put everything back: {first} ({} failures)", removed.faults.len())
+        }
+        None => Ok(Restored { devices: removed.devices, state }),
+    }
+}
+
+/// The state in a directory. None is made where there is none.
+fn open(directory: &Path) -> Option<Store> {
+    if !directory.join("weir.redb").exists() {
+        tracing::warn!("there is no state in {}", directory.display());
+        return None;
+    }
+    Store::open(directory).inspect_err(|e| tracing::warn!("{}", chain(e))).ok()
+}
+
+/// Records in the state what is gone from the kernel.
+pub(super) fn forget(store: &Store, removed: &left::Removed) -> Result<(), StoreError> {
+    store.save_created(&removed.created)?;
+    if removed.faults.is_empty() {
+        store.save_minors(&Minors::new())?;
+        store.save_engine(None)?;
+    }
+    Ok(())
+}
