@@ -1,18 +1,102 @@
-//! What becomes of the division of a killed agent: `weir agent --restore` removes it whatever the configuration says.
+//! What becomes of the division of a killed agent: a start that fails leaves it in force or removes all of it, and
+//! `weir agent --restore` removes it whatever the configuration says.
 
-use std::fs;
+use std::{fs, time::Duration};
 
-use weir_netlab::topology::{Spec, UPLINK};
+use weir_datapath::engine::selftest;
+use weir_netlab::topology::{Family, Spec, UPLINK};
 use weir_netns_tests::{
-    Need, Node, Ran, can_run, containers,
+    EngineKind, Need, Node, Ran, Stream, can_run, containers,
     kernel::{SCHEDULER, index_of, traces},
 };
+use weir_units::BitRate;
+
+/// Less than the wire carries, so that a link that is not shared is faster.
+const CAPACITY: BitRate = BitRate::mbit(20);
 
 /// Starts the program with the agent's files. It must end by itself.
 fn begun(node: &mut Node, more: &[&str]) -> Ran {
     let path = node.agent().config_path();
     let path = path.to_str().expect("it is text");
     node.ran(&[&["agent", "--config", path], more].concat())
+}
+
+/// The root qdisc of the scheduler's device.
+fn root(node: &Node) -> String {
+    let all = node.sh(&["tc", "qdisc", "show", "dev", SCHEDULER]);
+    all.lines().find(|line| line.contains(" root ")).unwrap_or_default().to_owned()
+}
+
+fn goodput(node: &Node) -> f64 {
+    let (srv, address) = (node.topology.srv(), node.topology.server_address(Family::V4));
+    let stream = Stream::tcp(node.netns("C1"), srv, address);
+    std::thread::sleep(Duration::from_millis(500));
+    stream.goodput(Duration::from_secs(1))
+}
+
+/// An engine that this kernel lacks a part of.
+fn lacking() -> Option<EngineKind> {
+    let lacks = |kind: &EngineKind| matches!(selftest::set_up(*kind), Err(selftest::Failure::Engine(_)));
+    [EngineKind::Edt, EngineKind::Bpf].into_iter().find(lacks)
+}
+
+#[test]
+fn engine_that_does_not_work_is_refused_and_the_division_stays() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let Some(engine) = lacking() else {
+        println!("SKIPPED: this kernel has all engines");
+        return;
+    };
+    let mut node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+    let found = traces(node.topology.node());
+    node.start(&node.config().capacity(CAPACITY));
+    node.agent().kill();
+    let (divided, before) = (root(&node), traces(node.topology.node()));
+    assert!(divided.starts_with("qdisc htb 1:"), "{divided}");
+
+    let other = node.config().capacity(CAPACITY).engine(engine);
+    node.agent().rewrite(&other).expect("can write");
+    let refused = begun(&mut node, &[]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    let why = format!("[link] engine: {engine} does not work here");
+    assert!(refused.stderr.contains(&why), "{refused:?}");
+    let said = "the division of an earlier agent stays in force (`weir agent --restore` removes it)";
+    assert!(refused.stderr.contains(said), "{refused:?}");
+    assert_eq!((root(&node), traces(node.topology.node())), (divided, before));
+    let got = goodput(&node);
+    assert!(got < CAPACITY.as_mbit(), "{got} Mbit/s of {CAPACITY}");
+
+    let restored = begun(&mut node, &["--restore"]);
+    assert_eq!((restored.code, restored.stdout.as_str()), (Some(0), "everything is put back\n"));
+    assert_eq!(traces(node.topology.node()), found, "something is left");
+}
+
+#[test]
+fn start_that_fails_after_it_replaced_a_scheduler_removes_the_division() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), ..Spec::default() });
+    let found = traces(node.topology.node());
+    node.start(&node.config().capacity(CAPACITY));
+    node.agent().kill();
+    // As another engine would have left it. The name of the download's device is taken.
+    node.sh(&["tc", "qdisc", "del", "dev", SCHEDULER, "root"]);
+    node.sh(&["tc", "qdisc", "add", "dev", SCHEDULER, "root", "handle", "1:", "pfifo"]);
+    node.sh(&["ip", "link", "add", "weir0d", "type", "bridge"]);
+    let more = node.config().capacity(CAPACITY).link("download = \"20mbit\"");
+    node.agent().rewrite(&more).expect("can write");
+    let failed = begun(&mut node, &[]);
+    assert_eq!(failed.code, Some(1), "{failed:?}");
+    for words in ["weir: the link is not shared now: ", "weir0d"] {
+        assert!(failed.stderr.contains(words), "{failed:?}");
+    }
+    node.sh(&["ip", "link", "del", "weir0d"]);
+    assert_eq!(traces(node.topology.node()), found, "something is left");
+    let got = goodput(&node);
+    assert!(got > CAPACITY.as_mbit(), "{got} Mbit/s of a link that is not shared");
 }
 
 #[test]

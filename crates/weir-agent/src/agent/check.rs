@@ -21,7 +21,21 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
 /// share well, are not faults of the configuration.
 pub(super) fn can_run(path: &Path, engine: engine::Choice) -> anyhow::Result<()> {
     let engine::Choice::Only(kind) = engine else { return Ok(()) };
-    match engine::selftest::run(kind) {
+    works(path, kind, engine::selftest::run(kind).map(drop))
+}
+
+/// The same without traffic, in some milliseconds. It is asked before an engine takes the devices of another one.
+pub(super) fn can_open(path: &Path, kind: engine::EngineKind) -> anyhow::Result<()> {
+    works(path, kind, engine::selftest::set_up(kind))
+}
+
+/// The verdict of a self-test about the configured engine.
+fn works(
+    path: &Path,
+    kind: engine::EngineKind,
+    tried: Result<(), engine::selftest::Failure>,
+) -> anyhow::Result<()> {
+    match tried {
         Err(why @ engine::selftest::Failure::Engine(_)) => {
             let advice = "engine = \"auto\" takes one that does";
             let why = format!("[link] engine: {kind} does not work here: {} ({advice})", chain(&why));

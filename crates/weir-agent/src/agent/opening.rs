@@ -1,12 +1,15 @@
 //! The start of the agent. A start that fails leaves the kernel as it was found, unless an earlier agent's division is in
 //! force, which the next start takes over.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use anyhow::Context as _;
 use weir_agree::Direction;
 use weir_api::EventKind;
-use weir_datapath::engine;
+use weir_datapath::{
+    engine::{self, Standing},
+    left,
+};
 use weir_netlink::Netlink;
 use weir_share::Allocator;
 use weir_units::{BitRate, Instant, chain};
@@ -29,6 +32,7 @@ use super::{
     events::EventLog,
     links,
     promises::Promises,
+    restore,
     runtimes::{self, Runtimes},
     scheduler::Scheduler,
     sources::Sources,
@@ -55,7 +59,20 @@ struct Main {
 }
 
 impl Agent {
+    /// Starts the loop. After an error the division of an earlier agent is in force, or the link is not shared.
     pub(super) fn open(config_file: ConfigFile, config: Config, access: Access) -> anyhow::Result<Agent> {
+        let standing = Standing::look(&mut Netlink::open()?)?;
+        let state = config.agent.state.clone();
+        let opened = Agent::open_beside(&standing, config_file, config, access);
+        opened.map_err(|error| if standing.is_empty() { error } else { after(error, &standing, &state) })
+    }
+
+    fn open_beside(
+        standing: &Standing,
+        config_file: ConfigFile,
+        config: Config,
+        access: Access,
+    ) -> anyhow::Result<Agent> {
         let path = &config_file.path;
         let mut netlink = Netlink::open()?;
         let store = Store::open(&config.agent.state)?;
@@ -71,7 +88,7 @@ impl Agent {
         let (control, left_out) = advice::open(&config, &store)
             .map_err(|why| anyhow::anyhow!("cannot use configuration {}: {why}", path.display()))?;
         // The state may be lost, and the division in force all the same.
-        let is_left = !engine::numbers_left(&mut netlink)?.is_empty();
+        let is_left = !standing.is_empty();
         let left = store.engine()?.filter(|_| is_left);
         let framed = config.link.all().filter(|link| link.line().is_some());
         let framed: Vec<_> = framed.filter_map(|link| netlink.link(&link.device).ok()).collect();
@@ -82,6 +99,10 @@ impl Agent {
             .engine
             .choose(left.as_deref(), fits)
             .with_context(|| format!("cannot set up a scheduler ({RIGHTS})"))?;
+        if is_left && left.as_deref() != Some(kind.name()) {
+            // It takes the place of the one that is in force.
+            check::can_open(path, kind)?;
+        }
         let marks = datapath::Marks { cookie: store.cookie()?, tunnel_key: store.tunnel_key()? };
         // All that may fail without the kernel comes before its programs and devices.
         let runtimes = Runtimes::open(&classes.config().discover);
@@ -175,6 +196,30 @@ impl Agent {
         }
         self.datapath.undo_pacing();
     }
+}
+
+/// Completes the error of a start beside an earlier agent's division. If the start has replaced a part of it, all of
+/// it is removed: packets would still be sent to schedulers without classes.
+fn after(error: anyhow::Error, standing: &Standing, state: &Path) -> anyhow::Error {
+    let stands = Netlink::open().map_err(Into::into).and_then(|mut netlink| standing.stands(&mut netlink));
+    if matches!(stands, Ok(true)) {
+        tracing::warn!("the division of an earlier agent stays in force (`weir agent --restore` removes it)");
+        return error;
+    }
+    let store = Store::open(state).inspect_err(|e| tracing::warn!("{}", chain(e))).ok();
+    let created = store.as_ref().and_then(|store| store.created().ok()).unwrap_or_default();
+    let removed = left::remove(created);
+    if let Some(Err(e)) = store.map(|store| restore::forget(&store, &removed)) {
+        tracing::warn!("{}", chain(&e));
+    }
+    let fault = removed.faults.first();
+    error.context(match fault {
+        None => "the link is not shared now: the start had replaced the division of an earlier agent, which is removed".to_owned(),
+        Some(why) => format!(
+            "the start had replaced the division of an earlier agent, and a part of it could not be removed: {why} \
+             (`weir agent --restore` tries again)"
+        ),
+    })
 }
 
 /// The reason why the main link has no schedulers.

@@ -99,10 +99,7 @@ pub enum Failure {
 /// # Errors
 /// [`Failure`], with the way out where there is one.
 pub fn run(kind: EngineKind) -> Result<Shares, Failure> {
-    let in_a_thread = || {
-        let tried = thread::Builder::new().name("weir-selftest".into()).spawn(move || attempt(kind));
-        tried?.join().unwrap_or(Err(Failure::NoTraffic))
-    };
+    let in_a_thread = || in_a_thread(move || judged(attempt(kind, measure)?));
     let mut result = in_a_thread();
     for _ in 1..ATTEMPTS {
         // A device that cannot be set up once cannot be set up twice.
@@ -114,9 +111,36 @@ pub fn run(kind: EngineKind) -> Result<Shares, Failure> {
     result
 }
 
-/// On a thread of its own, which is in two namespaces one after the other: the senders', then
-/// the node's.
-fn attempt(kind: EngineKind) -> Result<Shares, Failure> {
+/// Sets an engine up in the same place and removes it, without traffic.
+///
+/// # Errors
+/// [`Failure`]: this kernel lacks a part of the engine, or rights are missing.
+pub fn set_up(kind: EngineKind) -> Result<(), Failure> {
+    in_a_thread(move || attempt(kind, |_| Ok(())))
+}
+
+/// A thread of its own may leave its network namespace.
+fn in_a_thread<T: Send + 'static>(
+    act: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let tried = thread::Builder::new().name("weir-selftest".into()).spawn(act);
+    tried?.join().unwrap_or(Err(Failure::NoTraffic))
+}
+
+/// Compares what arrived of each sender with what each must get.
+fn judged(measured: [f64; 2]) -> Result<Shares, Failure> {
+    let (_, members) = division();
+    let expected = [0, 1].map(|i| members[i].allocation.as_mbit());
+    match (Shares { measured, expected }) {
+        Shares { measured: [a, b], .. } if a + b == 0.0 => Err(Failure::NoTraffic),
+        shares if shares.hold() => Ok(shares),
+        shares => Err(Failure::Unfair(shares)),
+    }
+}
+
+/// Sets an engine up, does something with it, and removes it. The thread is in two namespaces one after the other:
+/// the senders', which `act` gets, then the node's.
+fn attempt<T>(kind: EngineKind, act: impl FnOnce(&File) -> Result<T, Failure>) -> Result<T, Failure> {
     unshare(CloneFlags::CLONE_NEWNET).map_err(Failure::Namespace)?;
     let senders = File::open("/proc/thread-self/ns/net")?;
     unshare(CloneFlags::CLONE_NEWNET).map_err(Failure::Namespace)?;
@@ -148,17 +172,11 @@ fn attempt(kind: EngineKind) -> Result<Shares, Failure> {
     if let Some((_, error)) = attachments.set_ports(&ports).into_iter().next() {
         return Err(error.into());
     }
-    let measured = measure(&senders);
+    let done = act(&senders);
     // The namespace goes when the last who holds it does: not before its devices and programs.
     let _ = attachments.remove();
     engine.remove()?;
-    let expected = [0, 1].map(|i| members[i].allocation.as_mbit());
-    let shares = Shares { measured: measured?, expected };
-    match shares {
-        Shares { measured: [a, b], .. } if a + b == 0.0 => Err(Failure::NoTraffic),
-        shares if shares.hold() => Ok(shares),
-        shares => Err(Failure::Unfair(shares)),
-    }
+    done
 }
 
 fn node_address(side: u8) -> Ipv4Addr {
