@@ -96,6 +96,49 @@ fn user_does_what_its_right_allows_and_nothing_else() {
     }
 }
 
+/// Who removes the socket, perhaps by its directory, has the agent back within a moment.
+#[test]
+fn removed_socket_is_put_back_with_its_rights_and_reloads_go_on() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), wire: None, ..Spec::default() });
+    let config = node.config();
+    node.start(&config);
+    let socket = open_socket(&node);
+    let mut events = node.client().events(true).expect("it tells").flatten();
+    let answers = |client: &weir_api::Client| client.status().err().map(|e| e.to_string());
+    fs::remove_file(&socket).expect("it is ours");
+    node.agent().wait_until("answer again", answers).unwrap_or_else(|e| panic!("{e:#}"));
+    // The connection that was open stays open.
+    let told = events.find(|event| event.what.as_str() == "repaired").expect("it tells");
+    assert_eq!(told.detail, format!("the agent's socket {} had been removed", socket.display()));
+
+    let other = node.config().sections(&format!("[access]\nread = [\"{READER}\"]\n"));
+    fs::remove_file(&socket).expect("it is ours");
+    node.agent().rewrite(&other).expect("can write");
+    node.agent().signal(nix::sys::signal::Signal::SIGHUP);
+    node.agent().wait_until("answer again", answers).unwrap_or_else(|e| panic!("{e:#}"));
+    let status = node.client().status().expect("it answers");
+    assert_eq!(status.config_error, None);
+    assert_eq!(ask(&socket, READER, "GET /v1/status", "").0, 200);
+    assert_eq!(ask(&socket, STRANGER, "GET /v1/status", "").0, 403);
+
+    // A file in its place is another's.
+    fs::remove_file(&socket).expect("it is ours");
+    fs::write(&socket, "precious").expect("can write");
+    let begin = Instant::now();
+    let said = "no one can ask the agent over its socket";
+    while !node.agent().log().contains(said) {
+        assert!(begin.elapsed() < Duration::from_secs(5), "it says nothing: {}", node.agent().log());
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(fs::read_to_string(&socket).expect("can read"), "precious");
+    fs::remove_file(&socket).expect("it is ours");
+    node.agent().wait_until("answer again", answers).unwrap_or_else(|e| panic!("{e:#}"));
+    assert!(node.agent().stop() && !socket.exists());
+}
+
 const IDLE: usize = 2000;
 const UNFINISHED: usize = 100;
 const NAMES: usize = 100_000;

@@ -41,6 +41,7 @@ mod history;
 mod htb_shares;
 mod link_state;
 mod links;
+mod listening;
 mod local;
 mod lock;
 pub(crate) mod maker;
@@ -96,6 +97,7 @@ use self::{
     effects::Effects,
     events::EventLog,
     history::History,
+    listening::Listening,
     other_link::OtherLink,
     promises::Promises,
     sources::{Discovered, Sources},
@@ -187,7 +189,13 @@ async fn serve(file: ConfigFile, config: Config) -> anyhow::Result<()> {
     let stream = server::Stream::new(control.clone());
     let port = agent.api.port.clone().serve(control.clone(), images.clone(), stream.clone());
     let port = tokio::spawn(port);
-    let api = tokio::spawn(server::serve(listener, control, images.clone(), stream, access));
+    let mut listening = {
+        let (images, access) = (images.clone(), access.clone());
+        Listening::begin(socket, listener, move |listener| {
+            let (control, images, stream) = (control.clone(), images.clone(), stream.clone());
+            tokio::spawn(server::serve(listener, control, images, stream, access.clone()))
+        })
+    };
 
     agent.event(EventKind::Started, None, agent.classes.config().link.in_words());
     agent.sources.first_list().await;
@@ -216,6 +224,8 @@ async fn serve(file: ConfigFile, config: Config) -> anyhow::Result<()> {
                 let has_moved = routes.get_ref().drain() && agent.classes.config().link.is_one_of_several();
                 agent.follow_up(Effects::rediscover(has_other_links || has_moved));
                 agent.turn();
+                let put_back = listening.watch(&access.rights());
+                agent.follow_up(put_back);
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
                 let quiet = agent.is_idle();
                 if quiet != idle {
@@ -272,7 +282,7 @@ async fn serve(file: ConfigFile, config: Config) -> anyhow::Result<()> {
         AtEnd::Keep => "the division stays in force for the next agent",
     };
     agent.event(EventKind::Stopping, None, what.to_owned());
-    api.abort();
+    listening.end();
     port.abort();
     images.stop();
     agent.save();

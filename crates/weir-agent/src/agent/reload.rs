@@ -120,8 +120,10 @@ impl Agent {
                 self.link.download = Download::open(&config, of, &self.store, promised, attachments)
                     .map_err(|e| format!("cannot share [link] download: {}", chain(&e)))?;
             }
-            server::admit(&config.agent.socket, &rights)
-                .map_err(|e| format!("cannot let the users of [access] reach the socket: {e}"))?;
+            server::admit(&config.agent.socket, &rights).map_err(|e| {
+                let socket = config.agent.socket.display();
+                format!("cannot let the users of [access] reach the socket {socket}: {e}")
+            })?;
             if let Err(e) = self.images.hold_runtime(images_wanted(&config)) {
                 // The rights in force stay, and so does the mode of the socket.
                 if let Ok(before) = self.classes.config().access.rights() {

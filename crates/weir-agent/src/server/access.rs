@@ -39,6 +39,10 @@ impl Access {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = rights;
     }
 
+    pub(crate) fn rights(&self) -> Rights {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(super) fn of(&self, caller: &Caller) -> Option<Right> {
         caller.right(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }

@@ -53,7 +53,7 @@ pub struct Socket {
     path: PathBuf,
     /// Distinguishes this socket from a later one with the same name.
     inode: u64,
-    _lock: Flock<File>,
+    lock: Flock<File>,
 }
 
 impl Socket {
@@ -63,43 +63,40 @@ impl Socket {
     /// # Errors
     /// Another agent has the socket, or it cannot be made. The socket of a live agent is never replaced.
     pub fn bind(path: &Path, rights: &Rights) -> Result<Socket, BindError> {
-        let io = |what, path: &Path| {
-            let path = path.to_owned();
-            move |source| BindError::Io { what, path, source }
-        };
-        if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-            fs::create_dir_all(dir).map_err(io("make the directory", dir))?;
-        }
+        make_directory_of(path)?;
         let lock = lock(path)?;
-        match fs::symlink_metadata(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(io("look at", path)(e)),
-            Ok(found) if !found.file_type().is_socket() => {
-                return Err(BindError::NotASocket(path.to_owned()));
-            }
-            Ok(_) => match UnixStream::connect(path) {
-                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-                    fs::remove_file(path).map_err(io("remove the dead socket", path))?;
-                }
-                _ => return Err(BindError::InUse(path.to_owned())),
-            },
+        let (listener, inode) = listen(path, rights)?;
+        Ok(Socket { listener, path: path.to_owned(), inode, lock })
+    }
+
+    /// Its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the socket is still at its path.
+    pub(crate) fn is_in_place(&self) -> bool {
+        // The listener holds the inode, so no other file has its number.
+        fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode)
+    }
+
+    /// Listens at the path again if another program removed the socket. After an error the old listener stays.
+    ///
+    /// # Errors
+    /// As [`bind`](Socket::bind).
+    pub(crate) fn rebind(&mut self, rights: &Rights) -> Result<(), BindError> {
+        make_directory_of(&self.path)?;
+        if !self.holds_lock() {
+            self.lock = lock(&self.path)?;
         }
-        let listener = UnixListener::bind(path).map_err(io("listen on", path))?;
-        listener.set_nonblocking(true).map_err(io("listen on", path))?;
-        match Group::from_name(GROUP) {
-            Ok(Some(group)) => {
-                if let Err(e) = chown(path, None, Some(group.gid.as_raw())) {
-                    tracing::warn!("cannot give {} to the group {GROUP}: {e}", path.display());
-                }
-            }
-            _ => tracing::warn!(
-                "only root may use {}: there is no group {GROUP} (`groupadd --system {GROUP}` makes one)",
-                path.display()
-            ),
-        }
-        admit(path, rights).map_err(io("set the mode of", path))?;
-        let inode = fs::symlink_metadata(path).map_err(io("look at", path))?.ino();
-        Ok(Socket { listener, path: path.to_owned(), inode, _lock: lock })
+        (self.listener, self.inode) = listen(&self.path, rights)?;
+        Ok(())
+    }
+
+    /// Whether the locked file is still the one beside the socket.
+    fn holds_lock(&self) -> bool {
+        let there = fs::symlink_metadata(lock_path(&self.path));
+        there.is_ok_and(|there| self.lock.metadata().is_ok_and(|held| held.ino() == there.ino()))
     }
 
     /// The listener, registered with the current runtime.
@@ -111,10 +108,55 @@ impl Socket {
     }
 }
 
+fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BindError + use<> {
+    let path = path.to_owned();
+    move |source| BindError::Io { what, path, source }
+}
+
+fn make_directory_of(path: &Path) -> Result<(), BindError> {
+    match path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        Some(dir) => fs::create_dir_all(dir).map_err(io_error("make the directory", dir)),
+        None => Ok(()),
+    }
+}
+
+/// Listens on a path, whose lock is held. Also returns the inode of the socket.
+fn listen(path: &Path, rights: &Rights) -> Result<(UnixListener, u64), BindError> {
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(io_error("look at", path)(e)),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(BindError::NotASocket(path.to_owned()));
+        }
+        Ok(_) => match UnixStream::connect(path) {
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                fs::remove_file(path).map_err(io_error("remove the dead socket", path))?;
+            }
+            _ => return Err(BindError::InUse(path.to_owned())),
+        },
+    }
+    let listener = UnixListener::bind(path).map_err(io_error("listen on", path))?;
+    listener.set_nonblocking(true).map_err(io_error("listen on", path))?;
+    match Group::from_name(GROUP) {
+        Ok(Some(group)) => {
+            if let Err(e) = chown(path, None, Some(group.gid.as_raw())) {
+                tracing::warn!("cannot give {} to the group {GROUP}: {e}", path.display());
+            }
+        }
+        _ => tracing::warn!(
+            "only root may use {}: there is no group {GROUP} (`groupadd --system {GROUP}` makes one)",
+            path.display()
+        ),
+    }
+    admit(path, rights).map_err(io_error("set the mode of", path))?;
+    let inode = fs::symlink_metadata(path).map_err(io_error("look at", path))?.ino();
+    Ok((listener, inode))
+}
+
 impl Drop for Socket {
     /// Removes the socket, unless another one has its name now.
     fn drop(&mut self) {
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+        if self.is_in_place() {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -129,8 +171,11 @@ pub(crate) fn remove_dead(path: &Path) {
 }
 
 /// Sets the socket's mode. All users may connect if a user outside the group `weir` has a right. Each
-/// request is checked later.
+/// request is checked later. A path without a socket is left alone: the socket gets its mode when it is put back.
 pub(crate) fn admit(path: &Path, rights: &Rights) -> io::Result<()> {
+    if !fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        return Ok(());
+    }
     let mode = if rights.is_for_others() { 0o666 } else { 0o660 };
     fs::set_permissions(path, PermissionsExt::from_mode(mode))
 }
@@ -138,13 +183,17 @@ pub(crate) fn admit(path: &Path, rights: &Rights) -> io::Result<()> {
 /// Locks `path.lock`. The file is never removed, because two agents could then lock two files of that
 /// name.
 fn lock(path: &Path) -> Result<Flock<File>, BindError> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let name = PathBuf::from(name);
+    let name = lock_path(path);
     let io = |source| BindError::Io { what: "lock", path: name.clone(), source };
     let file = File::options().create(true).truncate(false).write(true).open(&name).map_err(io)?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
         nix::errno::Errno::EWOULDBLOCK => BindError::InUse(path.to_owned()),
         errno => io(errno.into()),
     })
+}
+
+fn lock_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    PathBuf::from(name)
 }

@@ -370,3 +370,32 @@ fn a_socket_whose_name_has_gone_to_another_leaves_it() {
     drop(ours);
     assert!(path.exists());
 }
+
+#[test]
+fn removed_socket_is_put_back_and_a_file_in_its_place_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run/weir.sock");
+    let mut socket = Socket::bind(&path, &Rights::default()).unwrap();
+    assert!(socket.is_in_place());
+    for remove in [
+        |path: &Path| std::fs::remove_file(path),
+        |path: &Path| std::fs::remove_dir_all(path.parent().unwrap()),
+    ] {
+        remove(&path).unwrap();
+        assert!(!socket.is_in_place());
+        super::admit(&path, &Rights::default()).unwrap();
+        socket.rebind(&Rights::default()).unwrap();
+        assert!(socket.is_in_place() && UnixStream::connect(&path).is_ok());
+        // The lock is held beside the new socket too.
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(Socket::bind(&path, &Rights::default()), Err(BindError::InUse(_))));
+    }
+    std::fs::write(&path, "precious").unwrap();
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode();
+    let before = mode(&path);
+    super::admit(&path, &Rights::default()).unwrap();
+    assert!(matches!(socket.rebind(&Rights::default()), Err(BindError::NotASocket(_))));
+    assert_eq!((std::fs::read_to_string(&path).unwrap().as_str(), mode(&path)), ("precious", before));
+    drop(socket);
+    assert!(path.exists());
+}
