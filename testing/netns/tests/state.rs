@@ -10,7 +10,7 @@ use std::{
 use weir_agree::{Document as _, Language, Offer, Utc};
 use weir_api::{AgreementStatus, Status};
 use weir_netlab::topology::{Mode, Spec};
-use weir_netns_tests::{Need, Node, can_run, containers};
+use weir_netns_tests::{Need, Node, binary, can_run, containers};
 use weir_units::BitRate;
 
 /// How long what is asked for may take.
@@ -161,6 +161,36 @@ fn damage_to_the_state_of_a_running_agent_costs_no_promise_and_no_shaping() {
     let notices = status(&node).notices;
     assert!(matches!(&notices[..], [one] if one.contains("was damaged")), "{notices:?}");
     assert_eq!(node.class("C1").policy.weight.to_string(), "3");
+}
+
+#[test]
+fn state_on_a_full_or_read_only_disk_is_refused_with_the_way_out() {
+    if !can_run(&Need::TRAFFIC) || !can_run(&[Need::Program("unshare"), Need::Program("mount")]) {
+        return;
+    }
+    let node = Node::build(&Spec { containers: containers(1), wire: None, ..Spec::default() });
+    let dir = tempfile::tempdir().expect("there is room");
+    let (file, state) = (dir.path().join("weir.toml"), dir.path().join("state"));
+    fs::create_dir(&state).expect("there is room");
+    fs::write(&file, node.config().to_toml(dir.path())).expect("there is room");
+    let (program, state) = (binary(), state.display().to_string());
+    for (options, words) in [
+        ("size=16k", format!("the file system of {state} has 0B free: make it 8MiB")),
+        ("size=48k", format!("the file system of {state} has 0B free: make it 8MiB")),
+        ("size=16m,ro", format!("the file system of {state} is read-only: make it writable")),
+    ] {
+        let script = format!("mount -t tmpfs -o {options} tmpfs {state} && exec timeout 10 \"$@\"");
+        // A program that starts all the same is ended with another code.
+        let mut command = node.topology.node().command("unshare").expect("can run it");
+        command.args(["--mount", "sh", "-c", &script, "sh"]).arg(&program);
+        let ran = command.args(["agent", "--config"]).arg(&file).output().expect("can run it");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains(&words) && said.contains("or name another directory in `[agent] state`"),
+            "{said}"
+        );
+    }
 }
 
 /// A library that moves the calendar's clock of a process by as many seconds as a file says.

@@ -36,7 +36,7 @@ use super::{
     runtimes::{self, Runtimes},
     scheduler::Scheduler,
     sources::Sources,
-    store::Store,
+    store::{Store, StoreError, room},
     threads::Threads,
     uplink::Uplink,
     work::Work,
@@ -64,7 +64,10 @@ impl Agent {
         let standing = Standing::look(&mut Netlink::open()?)?;
         let state = config.agent.state.clone();
         let opened = Agent::open_beside(&standing, config_file, config, access);
-        opened.map_err(|error| if standing.is_empty() { error } else { after(error, &standing, &state) })
+        opened.map_err(|error| {
+            let error = with_way_out(error, &state);
+            if standing.is_empty() { error } else { after(error, &standing, &state) }
+        })
     }
 
     fn open_beside(
@@ -195,6 +198,16 @@ impl Agent {
             }
         }
         self.datapath.undo_pacing();
+    }
+}
+
+/// Completes an error about the state with what to do about a disk that is full or read-only.
+fn with_way_out(error: anyhow::Error, state: &Path) -> anyhow::Error {
+    match room::way_out(state) {
+        Some(way_out) if error.chain().any(|cause| cause.is::<StoreError>()) => {
+            anyhow::anyhow!("{error:#} ({way_out})")
+        }
+        _ => error,
     }
 }
 

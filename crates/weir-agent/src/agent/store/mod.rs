@@ -12,6 +12,7 @@ mod history;
 mod opening;
 pub(super) mod place;
 mod promises;
+pub(super) mod room;
 mod second;
 mod tokens;
 
