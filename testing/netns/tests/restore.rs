@@ -1,5 +1,5 @@
-//! What becomes of the division of a killed agent: a start that fails leaves it in force or removes all of it, and
-//! `weir agent --restore` removes it whatever the configuration says.
+//! The division of a killed agent. A start that fails leaves it in force or removes all of it. `weir agent --restore`
+//! removes it without a good configuration.
 
 use std::{fs, time::Duration};
 

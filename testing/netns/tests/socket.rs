@@ -96,7 +96,6 @@ fn user_does_what_its_right_allows_and_nothing_else() {
     }
 }
 
-/// Who removes the socket, perhaps by its directory, has the agent back within a moment.
 #[test]
 fn removed_socket_is_put_back_with_its_rights_and_reloads_go_on() {
     if !can_run(&Need::TRAFFIC) {

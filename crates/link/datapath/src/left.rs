@@ -26,7 +26,7 @@ pub struct Removed {
     pub devices: Vec<String>,
     /// The qdiscs that weir added and that are still there.
     pub created: Created,
-    /// What could not be done, with reasons.
+    /// The parts that could not be removed, with reasons.
     pub faults: Vec<String>,
 }
 

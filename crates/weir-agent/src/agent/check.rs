@@ -25,7 +25,8 @@ pub(super) fn can_run(path: &Path, engine: engine::Choice) -> anyhow::Result<()>
 }
 
 /// The same without traffic, in some milliseconds. It is asked before an engine takes the devices of another one.
-pub(super) fn can_open(path: &Path, kind: engine::EngineKind) -> anyhow::Result<()> {
+pub(super) fn can_open(path: &Path, engine: engine::Choice) -> anyhow::Result<()> {
+    let engine::Choice::Only(kind) = engine else { return Ok(()) };
     works(path, kind, engine::selftest::set_up(kind))
 }
 

@@ -103,8 +103,8 @@ impl Agent {
             .choose(left.as_deref(), fits)
             .with_context(|| format!("cannot set up a scheduler ({RIGHTS})"))?;
         if is_left && left.as_deref() != Some(kind.name()) {
-            // It takes the place of the one that is in force.
-            check::can_open(path, kind)?;
+            // It takes the place of the one that is in force. An automatic choice was tested.
+            check::can_open(path, config.link.engine)?;
         }
         let marks = datapath::Marks { cookie: store.cookie()?, tunnel_key: store.tunnel_key()? };
         // All that may fail without the kernel comes before its programs and devices.

@@ -25,7 +25,7 @@ pub struct Restored {
 /// its state if it is another one than the configuration names.
 ///
 /// # Errors
-/// An agent runs here, or the kernel refuses a part. What could be removed is.
+/// An agent runs here, or the kernel refuses a part. The other parts are removed.
 pub fn restore(path: &Path, state: Option<&Path>) -> anyhow::Result<Restored> {
     let _lock = lock::take()?;
     let places = config::places(path);
@@ -63,7 +63,7 @@ pub fn restore(path: &Path, state: Option<&Path>) -> anyhow::Result<Restored> {
     }
 }
 
-/// The state in a directory. None is made where there is none.
+/// Opens the state in a directory. A directory without a state stays so.
 fn open(directory: &Path) -> Option<Store> {
     if !directory.join("weir.redb").exists() {
         tracing::warn!("there is no state in {}", directory.display());

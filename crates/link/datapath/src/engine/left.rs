@@ -32,7 +32,7 @@ impl Standing {
         Ok(standing)
     }
 
-    /// Whether there is none.
+    /// Whether no scheduler is there.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -5,7 +5,7 @@ use std::path::Path;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use weir_units::Bytes;
 
-/// Both copies of a state without agreements, and one of them while it is written anew.
+/// The room for both copies of a small state, and for a third while one is rewritten.
 const ENOUGH: Bytes = Bytes(8 << 20);
 
 /// The way out if the state in this directory cannot be opened, where its file system is the reason.
