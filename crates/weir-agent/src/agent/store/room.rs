@@ -12,6 +12,8 @@ const ENOUGH: Bytes = Bytes(8 << 20);
 pub(crate) fn way_out(dir: &Path) -> Option<String> {
     let there = dir.ancestors().find(|dir| dir.exists())?;
     let found = statvfs(there).ok()?;
+    // The fields have 32 bits on some machines.
+    #[allow(clippy::useless_conversion)]
     let free = Bytes(u64::from(found.blocks_available()) * u64::from(found.fragment_size()));
     way_out_of(there, found.flags().contains(FsFlags::ST_RDONLY), free, found.files_available() == 0)
 }
