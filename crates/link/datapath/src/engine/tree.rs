@@ -43,7 +43,7 @@ pub use packets::Packets;
 
 use super::{
     MAJOR, ROOT,
-    plan::{Plan, Shape},
+    plan::{Member, Plan, Shape},
 };
 
 /// The part of the capacity that is always lent, never handed out: a class that wakes
@@ -208,30 +208,39 @@ pub fn build(plan: &Plan<'_>, packets: &Packets, out: &mut Vec<Node>) {
 
 /// The tree that needs no agent: rate = floor, ceil = ceiling, quantum = weight. The rest above the
 /// floors goes by weight on top of them. This is not section 3's division (see the module's text),
-/// but a script can hold it.
+/// but a script can hold it. A group lacks the quanta of its idle members.
 pub fn fixed(plan: &Plan<'_>, out: &mut Vec<Node>) {
     build(plan, &Packets::default(), out);
     let Plan { shape, groups, members } = *plan;
     let floor = |policy: &Policy| policy.floor().min(shape.capacity).max(MIN_OWN_RATE);
-    let weight = |policy: &Policy| u64::from(policy.weight().get());
-    let lightest = members.iter().map(|m| weight(&m.policy)).min().unwrap_or(1).max(1);
     let (inner, leaves) = out[1..].split_at_mut(groups.len());
-    for (node, member) in leaves.iter_mut().zip(members) {
+    for ((node, member), quantum) in leaves.iter_mut().zip(members).zip(fixed_quanta(plan)) {
         let rate = floor(&member.policy);
-        node.class = HtbClass {
-            rate,
-            burst: shape.burst(rate, 10),
-            quantum: Bytes(
-                (shape.unit() * weight(&member.policy) / lightest).min(u64::from(i32::MAX.unsigned_abs())),
-            ),
-            ..node.class
-        };
+        node.class = HtbClass { rate, burst: shape.burst(rate, 10), quantum, ..node.class };
     }
     for (index, (node, group)) in inner.iter_mut().zip(groups).enumerate() {
         let inside = members.iter().filter(|m| m.group == Some(index)).map(|m| floor(&m.policy).0).sum();
         let rate = BitRate(inside).max(floor(&group.policy)).min(node.class.ceil);
         node.class = HtbClass { rate, burst: shape.burst(rate, 10), ..node.class };
     }
+}
+
+/// The quanta of members without an agent, of at least a packet. HTB ignores the quantum of an inner class, and serves each
+/// backlogged member in its group's turn. So members divide their group's weight.
+fn fixed_quanta(plan: &Plan<'_>) -> Vec<Bytes> {
+    let Plan { shape, groups, members } = *plan;
+    let weight = |policy: &Policy| u128::from(policy.weight().get());
+    let part = |member: &Member| {
+        // A fraction of 32 bits: a group's weight may be less than that of its members together.
+        let own = weight(&member.policy) << 32;
+        let Some(group) = member.group else { return own };
+        let inside = members.iter().filter(|m| m.group == Some(group)).map(|m| weight(&m.policy));
+        own * weight(&groups[group].policy) / inside.sum::<u128>()
+    };
+    let least = members.iter().map(part).min().unwrap_or(1).max(1);
+    let quantum = |member: &Member| u128::from(shape.unit()) * part(member) / least;
+    let largest = u128::from(i32::MAX.unsigned_abs());
+    members.iter().map(|m| Bytes(u64::try_from(quantum(m).min(largest)).unwrap_or(u64::MAX))).collect()
 }
 
 /// Leaves classes that an earlier agent has made (`there`) at the rates and turns they have; ceilings and

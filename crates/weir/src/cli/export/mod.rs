@@ -87,6 +87,13 @@ fn caveats(export: &Export) -> Vec<String> {
     ]
     .map(str::to_owned)
     .to_vec();
+    if of_kind(export, ClassKind::Group).is_some() {
+        lines.push(
+            "HTB has no quanta of groups: members divide their group's weight. While a member is idle, its group \
+             lacks that member's part."
+                .to_owned(),
+        );
+    }
     lines.extend(match export.direction {
         Direction::Upload => caveats_of_upload(),
         Direction::Download => caveats_of_download(export),

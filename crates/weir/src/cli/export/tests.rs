@@ -233,3 +233,15 @@ fn networks_beside_the_device_pass_the_tree_before_all_classes() {
     assert_lines(&tcng::script(&down, "2026-11-20T12:00:00Z"), &[caveat]);
     assert!(!tcng::script(&download(), "2026-11-20T12:00:00Z").contains("exempt"));
 }
+
+#[test]
+fn script_with_a_group_says_what_its_idle_members_cost() {
+    let mut grouped = export();
+    grouped.classes.insert(1, class("grp", Some(ClassKind::Group), "1:12", "1:1", (1, 100)));
+    let caveat = "HTB has no quanta of groups: members divide their group's weight. While a member is idle, its group \
+                  lacks that member's part.";
+    let [tc, tcng] = [tc::script, tcng::script].map(|script| script(&grouped, "2026-11-20T12:00:00Z"));
+    assert_lines(&tc, &[&format!("# - {caveat}")]);
+    assert_lines(&tcng, &[&format!("* - {caveat}")]);
+    assert!(!tc::script(&export(), "2026-11-20T12:00:00Z").contains("quanta of groups"));
+}

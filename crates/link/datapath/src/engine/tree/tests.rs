@@ -294,6 +294,30 @@ fn the_fixed_tree_has_floors_as_rates_ceilings_and_weights_as_quanta() {
     assert!(nodes[3].leaf.is_some() && nodes[1].leaf.is_none());
 }
 
+/// HTB lends to a group by the quanta of its members alone.
+#[test]
+fn members_of_a_group_divide_its_weight_in_the_fixed_tree() {
+    let group = |minor: u16, weight| Group {
+        minor,
+        policy: Policy::new(Weight::new(weight).unwrap(), None, None).unwrap(),
+        allocation: BitRate::ZERO,
+        share: BitRate::ZERO,
+        target: BitRate::ZERO,
+    };
+    let of = |group, member| Member { group: Some(group), ..member };
+    let members = [
+        of(0, member(18, 1, None, None, 0)),
+        of(0, member(19, 2, None, None, 0)),
+        of(1, member(20, 8, None, None, 0)),
+        member(21, 1, None, None, 0),
+    ];
+    let shape = shape(BitRate::mbit(20), true);
+    let mut nodes = Vec::new();
+    fixed(&Plan { shape: &shape, groups: &[group(16, 6), group(17, 1)], members: &members }, &mut nodes);
+    let units = [18, 19, 20, 21].map(|minor| class(&nodes, minor).quantum.0 / shape.unit());
+    assert_eq!(units, [2, 4, 1, 1], "6 for the first group, 1 for the second, 1 for the class of none");
+}
+
 #[test]
 fn a_sleeping_floor_is_kept_free_and_lent_by_what_each_still_lacks() {
     let mut nodes = Vec::new();
