@@ -112,11 +112,13 @@ fn from_file(file: &Path) -> Result<SetPolicies, Usage> {
         (file.display().to_string(), fs::read_to_string(file).map(|read| text = read))
     };
     read.map_err(|e| Usage(format!("cannot read changes from {name}: {e}")))?;
+    // Editors of Windows write it. The configuration may begin with one too.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let wrong = |e: String| Usage(format!("cannot read changes from {name}: {e}"));
     if text.trim_start().starts_with('[') {
-        Ok(SetPolicies { changes: json(&text).map_err(wrong)?, allow_absent: false })
+        Ok(SetPolicies { changes: json(text).map_err(wrong)?, allow_absent: false })
     } else {
-        json(&text).map_err(wrong)
+        json(text).map_err(wrong)
     }
 }
 
@@ -145,4 +147,16 @@ fn check(asked: &SetPolicies) -> Result<(), Usage> {
         change.check().map_err(usage)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_of_changes_may_begin_with_a_byte_order_mark() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "\u{feff}[{\"name\": \"web\", \"weight\": 3}]").unwrap();
+        assert_eq!(from_file(file.path()).unwrap().changes[0].name, "web");
+    }
 }
