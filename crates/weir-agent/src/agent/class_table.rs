@@ -531,9 +531,10 @@ fn layers(config: &Config, set: &SetLayers, key: &ClassKey, claim: &DiscoveredCl
         let exact = about.clone().find(|c| c.name == key.as_str());
         exact.or_else(|| about.next()).map(crate::config::ClassConfig::layer)
     };
-    let (defaults, configured) = match claim.kind {
-        ClassKind::Host => (Layer::default(), config.host.layer()),
-        ClassKind::Default => (Layer::default(), config.default.layer()),
+    let nothing = (Origin::Defaults, Layer::default());
+    let (weakest, configured) = match claim.kind {
+        ClassKind::Host => (nothing, config.host.layer()),
+        ClassKind::Default => (nothing, config.default.layer()),
         ClassKind::Control => {
             let rate = |of: BitRate, part, least| Some(of.scale(1, part).max(least).min(of));
             let own = Layer {
@@ -541,20 +542,16 @@ fn layers(config: &Config, set: &SetLayers, key: &ClassKey, claim: &DiscoveredCl
                 min: rate(config.link.assured(), 100, BitRate::kbit(64)),
                 max: rate(config.link.capacity, 20, BitRate::mbit(1)),
             };
-            (own, Layer::default())
+            // No section of the configuration has it.
+            ((Origin::Default, own), Layer::default())
         }
         ClassKind::Group => {
             let group = config.groups.iter().find(|g| g.name == claim.name);
-            (Layer::default(), group.map(crate::config::Group::layer).unwrap_or_default())
+            (nothing, group.map(crate::config::Group::layer).unwrap_or_default())
         }
-        _ => (config.defaults.layer(), class().unwrap_or_default()),
+        _ => ((Origin::Defaults, config.defaults.layer()), class().unwrap_or_default()),
     };
-    [
-        (Origin::Defaults, defaults),
-        (Origin::Label, claim.label),
-        (Origin::Config, configured),
-        (Origin::Set, by_hand),
-    ]
+    [weakest, (Origin::Label, claim.label), (Origin::Config, configured), (Origin::Set, by_hand)]
 }
 
 /// The rank of a minimum among those that ask for a promise at the same time. All minima of the first

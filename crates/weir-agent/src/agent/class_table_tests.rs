@@ -419,6 +419,18 @@ fn unset_lets_the_weaker_origins_show_through() {
     assert!(table.set_layers().is_empty());
 }
 
+/// No section of the configuration sets it.
+#[test]
+fn control_class_has_a_part_of_the_capacity_that_is_built_in() {
+    let table = table_of("[defaults]\nweight = 2\nmin = \"5mbit\"\n");
+    let control = table.entries()["weir:control"].effective;
+    assert_eq!(
+        (control.policy.min(), control.policy.max()),
+        (Some(BitRate::mbit(1)), Some(BitRate::mbit(5)))
+    );
+    assert_eq!(control.origins, [Origin::Default; 3]);
+}
+
 #[test]
 fn the_control_class_cannot_be_changed_and_does_not_use_up_promises() {
     let mut table = table_of("");

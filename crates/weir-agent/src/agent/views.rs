@@ -35,6 +35,9 @@ pub(super) fn gone(name: &str) -> Error {
 fn origin_text(origin: Origin, key: &str, entry: &ClassEntry) -> String {
     let (name, agreement) = (&entry.class.name, entry.agreement.as_ref());
     match origin {
+        Origin::Default if entry.class.kind == ClassKind::Control && key != "weight" => {
+            "built in, a part of the link's capacity".to_owned()
+        }
         Origin::Default => "built in".to_owned(),
         Origin::Defaults => "[defaults] of the configuration".to_owned(),
         Origin::Label => entry.class.asked_by.get(key).map_or("label of the container", |by| by).to_owned(),
@@ -566,4 +569,27 @@ pub(super) fn unpromised(table: &ClassTable) -> Vec<String> {
     let more = all.len().saturating_sub(SHOWN);
     let rest = (more > 0).then(|| format!("{more} more minima are not promised (`weir ps` lists all)"));
     all.into_iter().take(SHOWN).chain(rest).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn origin_of_the_control_class_is_the_capacity_and_no_section() {
+        let text = "[link]\ndevice = \"eth0\"\ncapacity = \"50mbit\"\n";
+        let config = crate::config::parse(text, Path::new("test.toml")).unwrap();
+        let (set, minors, ledger) = Default::default();
+        let table = ClassTable::new(config, set, minors, ledger, BitRate::ZERO);
+        let told = |name: &str, key, value: usize| {
+            let entry = &table.entries()[name];
+            origin_text(entry.effective.origins[value], key, entry)
+        };
+        assert_eq!(told("weir:control", "weight", 0), "built in");
+        assert_eq!(told("weir:control", "min", 1), "built in, a part of the link's capacity");
+        assert_eq!(told("weir:control", "max", 2), "built in, a part of the link's capacity");
+        assert_eq!(told("weir:host", "max", 2), "built in");
+    }
 }
