@@ -135,6 +135,12 @@ fn caveats_of_download(export: &Export) -> Vec<String> {
     ]
 }
 
+/// A word of the shell. A device's name may hold quotes and dollars.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:@".contains(c);
+    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
 /// The device through which a script sends what arrives by the link. The end of a long name tells links apart.
 fn ifb(export: &Export) -> String {
     const MAX_NAME: usize = 15;

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use weir_agree::Direction;
 use weir_api::{ClassKind, Export, ExportClass, ExportSelector};
 
-use super::{caveats, ifb, is_about, of_kind, protocols, rest, sender, title};
+use super::{caveats, ifb, is_about, of_kind, protocols, quoted, rest, sender, title};
 
 /// ARP, 802.1X, DHCP and neighbour discovery: the protocol, and the match for u32.
 const CONTROL: [(&str, &str); 9] = [
@@ -70,22 +70,18 @@ tc filter add dev \"$DEV\" ingress protocol all prio 1 u32 match u32 0 0 action 
 
 /// Writes how to undo the script, and the devices. Returns the variable of the device that has the tree.
 fn begin(export: &Export, text: &mut String) -> &'static str {
-    let link = &export.link;
+    let (link, ifb) = (default("DEV", &export.link), default("IFB", &ifb(export)));
     let device = match export.direction {
         Direction::Upload => {
-            let _ = write!(
-                text,
-                "# To undo it: tc qdisc del dev \"$DEV\" root\nset -e\nDEV=${{DEV:-{link}}}\n\n"
-            );
+            let _ = write!(text, "# To undo it: tc qdisc del dev \"$DEV\" root\nset -e\n{link}\n");
             "\"$DEV\""
         }
         Direction::Download => {
             let _ = write!(
                 text,
                 "# To undo it: tc filter del dev \"$DEV\" ingress prio 1; ip link del \"$IFB\"\n\
-                 set -e\nDEV=${{DEV:-{link}}}\nIFB=${{IFB:-{}}}\n\n\
-                 ip link add \"$IFB\" type ifb\nip link set dev \"$IFB\" up\n",
-                ifb(export)
+                 set -e\n{link}{ifb}\n\
+                 ip link add \"$IFB\" type ifb\nip link set dev \"$IFB\" up\n"
             );
             "\"$IFB\""
         }
@@ -93,6 +89,14 @@ fn begin(export: &Export, text: &mut String) -> &'static str {
     let default = rest(export).map_or("4", |class| class.handle.trim_start_matches("1:"));
     let _ = writeln!(text, "tc qdisc replace dev {device} root handle 1: htb default {default}");
     device
+}
+
+/// The line that names a device unless the environment does. A default of the shell takes no quoted word everywhere.
+fn default(variable: &str, device: &str) -> String {
+    match quoted(device) {
+        plain if plain == device => format!("{variable}=${{{variable}:-{device}}}\n"),
+        word => format!("[ -n \"${variable}\" ] || {variable}={word}\n"),
+    }
 }
 
 /// Writes the classes and their queues.
@@ -129,7 +133,7 @@ fn by_interface(class: &ExportClass, filters: &mut Filters) {
         filters.comment(&format!("All else that {} sends", class.name));
     }
     for interface in &class.interfaces {
-        filters.add("all", &format!("match u32 0 0 indev {interface}"), &class.handle);
+        filters.add("all", &format!("match u32 0 0 indev {}", quoted(interface)), &class.handle);
     }
     if class.routed.is_empty() {
         return;
@@ -247,7 +251,7 @@ fn select(export: &Export, selector: &ExportSelector, filters: &mut Filters) {
 /// The matches of a sender's packets: its interfaces, or its addresses if it is behind a route.
 fn inputs(class: &ExportClass, v6: bool) -> Vec<String> {
     let routed = class.addresses.iter().filter(|address| !class.routed.is_empty() && address.is_ipv6() == v6);
-    let interfaces = class.interfaces.iter().map(|interface| format!(" indev {interface}"));
+    let interfaces = class.interfaces.iter().map(|interface| format!(" indev {}", quoted(interface)));
     interfaces.chain(routed.map(|address| format!(" {}", of_address("src", address).1))).collect()
 }
 

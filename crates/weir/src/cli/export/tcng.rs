@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use weir_agree::Direction;
 use weir_api::{ClassKind, Export, ExportClass, ExportSelector};
 
-use super::{caveats, ifb, is_about, protocols, rest, title};
+use super::{caveats, ifb, is_about, protocols, quoted, rest, title};
 
 /// Writes a configuration. `date` appears in its first lines.
 pub(super) fn script(export: &Export, date: &str) -> String {
@@ -61,7 +61,7 @@ fn own_caveats(export: &Export) -> Vec<String> {
 
 /// Writes the commands that send what arrives through the tree. tcng has no redirection.
 fn redirect(export: &Export, text: &mut String) {
-    let (link, ifb) = (&export.link, ifb(export));
+    let (link, ifb) = (quoted(&export.link), quoted(&ifb(export)));
     let _ = write!(
         text,
         " *\n * Before it is run: ip link add {ifb} type ifb; ip link set dev {ifb} up\n \

@@ -245,3 +245,22 @@ fn script_with_a_group_says_what_its_idle_members_cost() {
     assert_lines(&tcng, &[&format!("* - {caveat}")]);
     assert!(!tc::script(&export(), "2026-11-20T12:00:00Z").contains("quanta of groups"));
 }
+
+/// A shell reads the script's words back as the names.
+#[test]
+fn devices_with_quotes_in_their_names_are_words_of_the_shell() {
+    let link = "e'th\"9$x";
+    let mut upload = Export { link: link.to_owned(), ..export() };
+    upload.classes[3].interfaces = vec!["ve\"th`1".to_owned()];
+    for (of, filter) in [(upload, true), (Export { link: link.to_owned(), ..download() }, false)] {
+        let script = tc::script(&of, "2026-11-20T12:00:00Z");
+        let traced =
+            format!("tc() {{ printf '%s\\n' \"$@\"; }}\nip() {{ printf '%s\\n' \"$@\"; }}\n{script}");
+        let run = std::process::Command::new("sh").args(["-c", &traced]).output().unwrap();
+        assert!(run.status.success(), "{}\n{script}", String::from_utf8_lossy(&run.stderr));
+        let words = String::from_utf8(run.stdout).unwrap();
+        assert!(words.lines().any(|word| word == link), "{words}\n{script}");
+        assert!(!filter || words.lines().any(|word| word == "ve\"th`1"), "{words}\n{script}");
+    }
+    assert_eq!(["eth0.100@x", "a b"].map(quoted), ["eth0.100@x", "'a b'"]);
+}
