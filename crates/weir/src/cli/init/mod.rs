@@ -246,9 +246,11 @@ fn configuration(survey: &Survey, device: &str, capacity: BitRate) -> String {
     let docker = if survey.has_docker { "true" } else { "false         # no Docker here" };
     let mut text = format!(
         "# Written by `weir init`. `man weir.toml` lists all keys; `weir plan` judges a change before it is made.\n\n\
-         [link]\ndevice = \"{device}\"\ncapacity = \"{capacity}\"\n\n\
+         [link]\ndevice = {device}\ncapacity = \"{capacity}\"\n\n\
          [discover]\ndocker = {docker}\n"
     );
+    // A device's name may hold quotes and backslashes.
+    let device = toml::Value::String(device.to_owned());
     for (key, value) in survey.others.iter().filter_map(|runtime| runtime.discover) {
         text += &format!("{key} = {value}\n");
     }

@@ -194,3 +194,13 @@ fn next_command_is_the_unit_where_systemd_has_it() {
     let without = Survey { has_unit: false, ..here };
     assert_eq!(next(&without, installed), "weir agent --config /etc/weir/weir.toml");
 }
+
+/// The kernel takes such names.
+#[test]
+fn device_whose_name_has_quotes_is_written_as_it_is() {
+    for device in ["q\"uo", "b\\n", "it's"] {
+        let text = configuration(&survey(&[]), device, BitRate::mbit(95));
+        let read: toml::Table = text.parse().unwrap();
+        assert_eq!(read["link"]["device"].as_str(), Some(device), "{text}");
+    }
+}
