@@ -419,9 +419,16 @@ impl ConfigError {
 /// The largest configuration that is read, bytes.
 const LARGEST: u64 = 16 << 20;
 
-/// Reads the file's text.
+/// Reads the file's text. Opening a named pipe waits for its writer. One below /dev or /proc is open already.
 fn read(path: &Path) -> Result<String, ConfigError> {
-    use std::io::Read as _;
+    use std::{io::Read as _, os::unix::fs::FileTypeExt as _};
+    let is_open = path.starts_with("/dev") || path.starts_with("/proc");
+    if !is_open && std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
+        return Err(unread(
+            path,
+            std::io::Error::other("it is a named pipe: write the configuration into a file"),
+        ));
+    }
     let mut text = String::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text));
     match read {

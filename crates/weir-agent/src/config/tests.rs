@@ -471,6 +471,17 @@ fn running_agent_reads_no_pipe_and_no_file_without_end() {
     assert!(said(&path).ends_with("it has more than 16777216 bytes"), "{}", said(&path));
 }
 
+#[test]
+fn starting_agent_waits_for_no_named_pipe() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("weir.toml");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(weir_units::chain(&load(&path).map(drop).unwrap_err())));
+    let told = receiver.recv_timeout(std::time::Duration::from_secs(10)).expect("it does not wait");
+    assert!(told.ends_with("it is a named pipe: write the configuration into a file"), "{told}");
+}
+
 /// A refusal names the key, the value and what is wanted, in words.
 #[test]
 fn wrong_value_of_any_key_is_refused_without_the_names_of_types() {

@@ -160,8 +160,13 @@ fn show(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
 /// It may not.
 fn may_replace(args: &InitArgs) -> anyhow::Result<bool> {
     let path = args.config.display();
+    // A link without a target is there, though its file is not.
+    let is_there = fs::symlink_metadata(&args.config).is_ok();
+    if fs::metadata(&args.config).is_ok_and(|found| !found.is_file()) {
+        anyhow::bail!("cannot write {path}: it is there, and is not a regular file");
+    }
     match fs::read_to_string(&args.config) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && !is_there => Ok(false),
         Ok(text) if text == CONFIG || args.force => Ok(true),
         Err(_) if args.force => Ok(true),
         Ok(_) => anyhow::bail!(
@@ -199,11 +204,11 @@ fn device(args: &InitArgs, survey: &Survey, person: &mut Option<&mut dyn Person>
         }
     };
     if !is_here(&chosen) {
-        return Err(Usage(format!(
-            "there is no interface `{chosen}`: here are {} (`ip -br link` tells more)",
-            survey.devices.join(", ")
-        ))
-        .into());
+        let here = match survey.devices.join(", ") {
+            none if none.is_empty() => "this node has none but the loopback".to_owned(),
+            devices => format!("here are {devices} (`ip -br link` tells more)"),
+        };
+        return Err(Usage(format!("there is no interface `{chosen}`: {here}")).into());
     }
     Ok(chosen)
 }
@@ -244,13 +249,13 @@ fn capacity(
 /// The text of the file, at most ten lines.
 fn configuration(survey: &Survey, device: &str, capacity: BitRate) -> String {
     let docker = if survey.has_docker { "true" } else { "false         # no Docker here" };
+    // A device's name may hold quotes and backslashes.
+    let device = toml::Value::String(device.to_owned());
     let mut text = format!(
         "# Written by `weir init`. `man weir.toml` lists all keys; `weir plan` judges a change before it is made.\n\n\
          [link]\ndevice = {device}\ncapacity = \"{capacity}\"\n\n\
          [discover]\ndocker = {docker}\n"
     );
-    // A device's name may hold quotes and backslashes.
-    let device = toml::Value::String(device.to_owned());
     for (key, value) in survey.others.iter().filter_map(|runtime| runtime.discover) {
         text += &format!("{key} = {value}\n");
     }

@@ -204,3 +204,31 @@ fn device_whose_name_has_quotes_is_written_as_it_is() {
         assert_eq!(read["link"]["device"].as_str(), Some(device), "{text}");
     }
 }
+
+#[test]
+fn file_that_is_a_pipe_or_a_link_to_nothing_is_no_hindrance() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, one) = (dir.path().join("weir.toml"), survey(&[("eth0", 100)]));
+    let words = "--capacity 95mbit --yes";
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let (at, seen) = (dir.path().to_owned(), one.clone());
+    std::thread::spawn(move || sender.send(init_in(&at, &seen, words, None).0));
+    let told = receiver.recv_timeout(std::time::Duration::from_secs(10)).expect("it does not wait");
+    assert_eq!(told.unwrap_err(), "cannot write DIR/weir.toml: it is there, and is not a regular file");
+
+    fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/nowhere/weir.toml", &file).unwrap();
+    let why = init_in(dir.path(), &one, words, None).0.unwrap_err();
+    assert!(why.starts_with("cannot read DIR/weir.toml"), "{why}");
+    init_in(dir.path(), &one, &format!("{words} --force"), None).0.unwrap();
+    assert_eq!(written(dir.path()), TEXT);
+}
+
+#[test]
+fn node_without_interfaces_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let none = Survey { devices: Vec::new(), ..survey(&[]) };
+    let why = init_in(dir.path(), &none, "--device x --capacity 95mbit --yes", None).0.unwrap_err();
+    assert_eq!(why, "there is no interface `x`: this node has none but the loopback");
+}
