@@ -142,6 +142,9 @@ pub struct Explained {
     pub action: Option<Action>,
     /// Every rule, those that match first, the chosen one before all.
     pub considered: Vec<Considered>,
+    /// The reason if the rules are not fully in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_enforced_because: Option<String>,
 }
 
 /// Rules that can be used together.
@@ -293,6 +296,7 @@ impl Rules {
             number: chosen.map(|i| i + 1),
             action: chosen.map(|i| self.rules[i].action()),
             considered: considered.into_iter().map(|(_, one)| one).collect(),
+            not_enforced_because: None,
         }
     }
 

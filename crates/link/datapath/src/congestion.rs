@@ -21,7 +21,7 @@ use weir_bpf::{
     Congestion as Programs, CongestionConfig, CongestionCounts, CongestionRecord, CongestionRule,
     CongestionTrial, EarlierCongestion, attach,
 };
-use weir_discovery::{NetnsRef, NsId};
+use weir_discovery::{NetnsRef, NsId, cgroup::CgroupError};
 
 use crate::pacing::{DEAD_NS, PacingError, Root, in_each, namespaces, now_ns, visit};
 
@@ -32,8 +32,16 @@ const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 #[derive(Debug, thiserror::Error)]
 pub enum CongestionError {
     /// There is no hierarchy to attach to.
-    #[error("cannot choose congestion control")]
-    Root(#[source] PacingError),
+    #[error("cannot choose congestion control without cgroup v2")]
+    Cgroup(#[source] CgroupError),
+    /// Its root, or the own network namespace, cannot be opened.
+    #[error("cannot choose congestion control: cannot open {path}")]
+    Root {
+        /// The path.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A BPF program or map.
     #[error(transparent)]
     Bpf(#[from] weir_bpf::Error),
@@ -43,6 +51,18 @@ pub enum CongestionError {
         /// The kernel's reason.
         errno: Errno,
     },
+}
+
+/// Finding the root tells of sockets that are paced.
+impl From<PacingError> for CongestionError {
+    fn from(error: PacingError) -> CongestionError {
+        match error {
+            PacingError::Cgroup(why) => CongestionError::Cgroup(why),
+            PacingError::Root { path, source } => CongestionError::Root { path, source },
+            PacingError::Bpf(why) => CongestionError::Bpf(why),
+            PacingError::Attach { errno } => CongestionError::Attach { errno },
+        }
+    }
 }
 
 /// The sockets to tell apart, and by which key.
@@ -150,10 +170,9 @@ impl Congestion {
     }
 
     fn root() -> Result<(NsId, Root), CongestionError> {
-        let own =
-            NsId::own().map_err(|source| PacingError::Root { path: "/proc/self/ns/net".into(), source });
-        let root = own.and_then(|own| Ok((own, Root::find(own)?)));
-        root.map_err(CongestionError::Root)
+        let own = NsId::own()
+            .map_err(|source| CongestionError::Root { path: "/proc/self/ns/net".into(), source })?;
+        Ok((own, Root::find(own)?))
     }
 
     /// Puts rules in force for the sockets of these classes, all of them at once. New connections
@@ -419,4 +438,19 @@ fn cookie() -> Result<u64, Errno> {
         )
     };
     Errno::result(code).map(|_| cookie)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_cgroups_are_told_in_words_of_congestion_control() {
+        let error = CongestionError::from(PacingError::Cgroup(CgroupError::NotMounted));
+        let told = weir_units::chain(&error);
+        assert!(
+            told.starts_with("cannot choose congestion control without cgroup v2: no cgroup v2"),
+            "{told}"
+        );
+    }
 }

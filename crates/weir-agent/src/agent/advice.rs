@@ -59,7 +59,7 @@ impl Agent {
         self.put_rules(set).map_err(|why| refused(format!("cannot set a rule: {why}")))?;
         let rules = self.congestion.rules.as_slice();
         let number = rules.iter().position(|other| other.is_about_the_same_as(&rule));
-        let view = number.and_then(|i| self.congestion.view().rules.into_iter().nth(i));
+        let view = number.and_then(|i| self.congestion.rule(i + 1));
         self.event(EventKind::RuleSet, None, format!("{rule}: {}, by {origin}", rule.action()));
         view.ok_or_else(|| refused(format!("the rule for {rule} is gone")))
     }

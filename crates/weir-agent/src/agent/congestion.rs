@@ -250,6 +250,17 @@ impl CongestionControl {
         }
     }
 
+    fn explain(&self, connection: &Connection<'_>) -> Explained {
+        Explained { not_enforced_because: self.failure.clone(), ..self.rules.explain(connection) }
+    }
+
+    /// A rule that was just set, which may not be in force.
+    pub(super) fn rule(&self, number: usize) -> Option<RuleView> {
+        let rule = self.view().rules.into_iter().find(|rule| rule.number == number)?;
+        let not_enforced = self.failure.as_ref().map(|why| format!("not enforced: {why}"));
+        Some(RuleView { problem: not_enforced.or(rule.problem), ..rule })
+    }
+
     fn move_all(&mut self) -> Result<CongestionMoved, Error> {
         let engine = |why: String| Error::new(ErrorCode::Engine, why);
         let Some(hold) = &mut self.hold else {
@@ -338,13 +349,28 @@ impl Agent {
             connection.container = Some([&claim.name, key.as_str()]);
             connection.group = claim.group.as_deref();
         }
-        Ok(self.congestion.rules.explain(&connection))
+        Ok(self.congestion.explain(&connection))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rule_that_the_kernel_does_not_enforce_is_told_as_such() {
+        let rule = Rule { start: "bbr".parse().ok(), ..Rule::default() };
+        let mut control =
+            CongestionControl::new(Rules::new(vec![rule]).unwrap(), Vec::new(), Advisor::default());
+        let to = Connection::to("10.99.0.2".parse().unwrap());
+        assert_eq!(control.explain(&to).not_enforced_because, None);
+        assert_eq!(control.rule(1).unwrap().problem, None);
+        let why = "cannot choose congestion control without cgroup v2";
+        let _ = control.record_result(Err(why.to_owned()));
+        let explained = control.explain(&to);
+        assert_eq!((explained.number, explained.not_enforced_because.as_deref()), (Some(1), Some(why)));
+        assert_eq!(control.rule(1).unwrap().problem, Some(format!("not enforced: {why}")));
+    }
 
     #[test]
     fn moving_without_rules_differs_from_rules_that_are_not_in_force() {

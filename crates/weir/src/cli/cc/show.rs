@@ -63,6 +63,10 @@ pub(super) fn list(out: &mut dyn Write, look: Look, view: &CongestionView) -> io
 
 pub(super) fn explain(out: &mut dyn Write, look: Look, to: IpAddr, explained: &Explained) -> io::Result<()> {
     match (&explained.action, explained.number) {
+        (Some(action), Some(number)) if explained.not_enforced_because.is_some() => writeln!(
+            out,
+            "rule {number} is for a connection to {to}, and gives it {action} where rules are enforced"
+        )?,
         (Some(action), Some(number)) => {
             writeln!(out, "a connection to {to} uses {action}, by rule {number}")?
         }
@@ -70,6 +74,9 @@ pub(super) fn explain(out: &mut dyn Write, look: Look, to: IpAddr, explained: &E
             out,
             "no rule is for a connection to {to}: it uses what its application or the system says"
         )?,
+    }
+    if let Some(why) = &explained.not_enforced_because {
+        writeln!(out, "! not enforced: {why}")?;
     }
     if explained.considered.is_empty() {
         return Ok(());
@@ -219,6 +226,22 @@ fn micros(us: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn explanation_of_rules_that_are_not_enforced_promises_nothing() {
+        let rules = weir_cc::Rules::new(vec![weir_cc::Rule::default()]).unwrap();
+        let to = "10.99.0.2".parse().unwrap();
+        let told = |explained: &Explained| {
+            let mut out = Vec::new();
+            explain(&mut out, Look::PLAIN, to, explained).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let explained = rules.explain(&weir_cc::Connection::to(to));
+        assert!(told(&explained).starts_with("a connection to 10.99.0.2 uses bbr"), "{}", told(&explained));
+        let told = told(&Explained { not_enforced_because: Some("no cgroup v2".to_owned()), ..explained });
+        assert!(told.starts_with("rule 1 is for a connection to 10.99.0.2, and gives it bbr"), "{told}");
+        assert!(told.contains(" where rules are enforced\n! not enforced: no cgroup v2\n"), "{told}");
+    }
 
     #[test]
     fn times_are_short() {
