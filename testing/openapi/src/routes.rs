@@ -55,9 +55,14 @@ fn classes(api: &mut Builder) {
     api.route("DELETE", "/v1/policies", "operate", "Takes back the last change of policies.")
         .answers::<Undone>()
         .end();
-    api.route("DELETE", "/v1/policies/{name}", "operate", "Forgets what was set for a class at run time.")
-        .answers::<Class>()
-        .end();
+    api.route(
+        "DELETE",
+        "/v1/policies/{name}",
+        "operate",
+        "Forgets what was set for a class at run time. A class that was not here is answered as it was.",
+    )
+    .answers::<Class>()
+    .end();
     api.route("POST", "/v1/plan/policies", "operate", "What a change of policies would do. Nothing changes.")
         .takes::<SetPolicies>()
         .answers::<Plan>()

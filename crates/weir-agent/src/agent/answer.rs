@@ -20,6 +20,15 @@ pub(super) fn not_stored(e: store::StoreError) -> weir_api::Error {
     weir_api::Error::new(ErrorCode::Engine, message)
 }
 
+/// The class whose policy was taken away: as it is `now`, or as it was `before` if it was not here.
+fn one_of(
+    mut now: Vec<weir_api::Class>,
+    before: Option<weir_api::Class>,
+    name: &str,
+) -> Result<weir_api::Class, weir_api::Error> {
+    now.pop().or(before).ok_or_else(|| views::gone(name))
+}
+
 /// The time of a change, milliseconds since the epoch.
 pub(super) fn now_ms(agent: &Agent) -> u64 {
     u64::try_from(agent.moment().utc.millis()).unwrap_or(0)
@@ -60,9 +69,11 @@ impl Agent {
             Request::Unset(name, by, reply) => {
                 let planned =
                     self.classes.plan_unset(&name).and_then(|set| Ok((set, self.plan_unset_down(&name)?)));
+                // A class that is not here is gone with its policy. The answer has it as it was.
+                let before = self.classes.find(&name).ok().cloned().map(|key| self.class(&key));
                 let result =
                     planned.and_then(|(set, down)| self.put(set, down, std::slice::from_ref(&name), &by));
-                drop(reply.send(result.and_then(|mut all| all.pop().ok_or_else(|| views::gone(&name)))));
+                drop(reply.send(result.and_then(|all| one_of(all, before, &name))));
             }
             Request::Tokens(reply) => {
                 let tokens = self.api.tokens.all();
@@ -184,5 +195,20 @@ impl Agent {
         let mut seen = BTreeSet::new();
         found.retain(|key| seen.insert(key.clone()));
         Ok(found.iter().map(|key| self.class(key)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_units::BitRate;
+
+    use super::*;
+
+    #[test]
+    fn kept_policy_that_is_taken_away_is_answered_as_it_was() {
+        let class = |name: &str| weir_fake_agent::class(name, BitRate::ZERO, BitRate::ZERO);
+        assert_eq!(one_of(Vec::new(), Some(class("ghost")), "ghost"), Ok(class("ghost")));
+        assert_eq!(one_of(vec![class("web")], None, "web"), Ok(class("web")));
+        assert_eq!(one_of(Vec::new(), None, "ghost"), Err(views::gone("ghost")));
     }
 }

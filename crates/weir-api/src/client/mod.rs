@@ -248,7 +248,8 @@ impl Client {
         self.call(Method::PATCH, "/v1/policies", Some(changes))
     }
 
-    /// Removes the values that [`Client::set`] had set for a class.
+    /// Removes the values that [`Client::set`] had set for a class. A class that was not here is gone with them, and is
+    /// answered as it was.
     ///
     /// # Errors
     /// [`ClientError`].

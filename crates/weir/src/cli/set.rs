@@ -10,8 +10,8 @@ use std::{
 
 use clap::Args;
 use serde::de::DeserializeOwned;
-use weir_api::{ChangeError, PolicyChange, SetPolicies, Setting};
-use weir_units::plain_words;
+use weir_api::{Activity, ChangeError, Class, Origin, PolicyChange, PolicyView, SetPolicies, Setting};
+use weir_units::{BitRate, plain_words};
 
 use super::{Session, Usage, plan, ps};
 
@@ -88,8 +88,28 @@ pub(super) fn set(args: SetArgs, session: &mut Session<'_>) -> anyhow::Result<Ex
 
 pub(super) fn unset(args: &UnsetArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     let class = session.client.unset(&args.name)?;
-    session.print(&class, |out, look| ps::write(out, look, std::slice::from_ref(&class), false))?;
+    session.print(&class, |out, look| match kept(&class) {
+        Some(values) => writeln!(out, "took away the policy that was kept for {}: {values}", class.name),
+        None => ps::write(out, look, std::slice::from_ref(&class), false),
+    })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The policy of a class that was not here, which was taken away. Others are answered as they are now.
+fn kept(class: &Class) -> Option<String> {
+    let values = |policy: &PolicyView, of: &str| -> Vec<String> {
+        let rate = |rate: Option<BitRate>| rate.map_or("none".to_owned(), |rate| rate.to_string());
+        let all = [
+            ("weight", policy.weight.to_string(), policy.weight_origin),
+            ("min", rate(policy.min.or(class.unpromised.filter(|_| of.is_empty()))), policy.min_origin),
+            ("max", rate(policy.max), policy.max_origin),
+        ];
+        let set = all.into_iter().filter(|(.., origin)| *origin == Origin::Set);
+        set.map(|(key, value, _)| format!("{of}{key}={value}")).collect()
+    };
+    let mut all = values(&class.policy, "");
+    all.extend(class.down.iter().flat_map(|down| values(&down.policy, "down.")));
+    (class.activity == Activity::Absent && !all.is_empty()).then(|| all.join(" "))
 }
 
 /// Parses a class's name, and detects a forgotten one.
@@ -152,6 +172,27 @@ fn check(asked: &SetPolicies) -> Result<(), Usage> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn class(name: &str) -> Class {
+        weir_fake_agent::class(name, BitRate::ZERO, BitRate::ZERO)
+    }
+
+    #[test]
+    fn policy_kept_for_an_absent_class_is_named_when_it_goes() {
+        let mut ghost = Class { activity: Activity::Absent, ..class("ghost") };
+        assert_eq!(kept(&ghost), None, "nothing was set");
+        ghost.policy.weight = "2".parse().unwrap();
+        ghost.policy.weight_origin = Origin::Set;
+        assert_eq!(kept(&ghost).as_deref(), Some("weight=2"));
+        // An absent class's minimum is not promised.
+        (ghost.policy.min_origin, ghost.unpromised) = (Origin::Set, Some(BitRate::mbit(5)));
+        let mut down = weir_fake_agent::download(BitRate::ZERO);
+        down.policy.max_origin = Origin::Set;
+        ghost.down = Some(down);
+        assert_eq!(kept(&ghost).as_deref(), Some("weight=2 min=5mbit down.max=20mbit"));
+        ghost.activity = Activity::Idle;
+        assert_eq!(kept(&ghost), None, "a class that is here has another policy now");
+    }
 
     #[test]
     fn file_of_changes_may_begin_with_a_byte_order_mark() {
