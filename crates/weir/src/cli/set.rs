@@ -82,8 +82,40 @@ pub(super) fn set(args: SetArgs, session: &mut Session<'_>) -> anyhow::Result<Ex
         return Ok(ExitCode::SUCCESS);
     }
     let changed = session.client.set(&asked)?;
-    session.print(&changed, |out, look| ps::write(out, look, &changed, false))?;
+    session.print(&changed, |out, look| {
+        ps::write(out, look, &changed, false)?;
+        overruled(&asked, &changed).iter().try_for_each(|why| writeln!(out, "! {why}"))
+    })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The values that were set and do not count, because an agreement says otherwise.
+fn overruled(asked: &SetPolicies, changed: &[Class]) -> Vec<String> {
+    let of_agreement = |class: &Class| {
+        let id = class.agreement.clone()?;
+        let is_about = |name: &str| name == class.name || name == format!("{}:{}", class.source, class.name);
+        let change = asked.changes.iter().find(|change| is_about(&change.name))?;
+        let policy = &class.policy;
+        let text = |key: &str, value: Option<String>, origin| {
+            value.filter(|_| origin == Origin::Agreement).map(|value| format!("{key}={value}"))
+        };
+        let rate = |rate: Option<Option<BitRate>>| rate.flatten().map(|rate| rate.to_string());
+        let weight = change.weight.flatten().map(|weight| weight.to_string());
+        let values: Vec<String> = [
+            text("weight", weight, policy.weight_origin),
+            text("min", rate(change.min), policy.min_origin),
+            text("max", rate(change.max), policy.max_origin),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let verb = if values.len() == 1 { "does" } else { "do" };
+        let (name, values) = (&class.name, (!values.is_empty()).then(|| values.join(" "))?);
+        Some(format!(
+            "{name}: {values} {verb} not count while agreement {id} is in force (`weir agree show {id}`)"
+        ))
+    };
+    changed.iter().filter_map(of_agreement).collect()
 }
 
 pub(super) fn unset(args: &UnsetArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
@@ -192,6 +224,26 @@ mod tests {
         assert_eq!(kept(&ghost).as_deref(), Some("weight=2 min=5mbit down.max=20mbit"));
         ghost.activity = Activity::Idle;
         assert_eq!(kept(&ghost), None, "a class that is here has another policy now");
+    }
+
+    #[test]
+    fn value_that_an_agreement_overrules_is_named_with_it() {
+        let change = PolicyChange {
+            name: "docker:web".to_owned(),
+            weight: Some("2".parse().ok()),
+            max: Some(Some(BitRate::mbit(2))),
+            ..PolicyChange::default()
+        };
+        let asked = SetPolicies { changes: vec![change], allow_absent: false };
+        let mut web = class("web");
+        web.policy.max_origin = Origin::Agreement;
+        assert_eq!(overruled(&asked, &[web.clone()]), Vec::<String>::new(), "there is no agreement");
+        web.agreement = Some("a-17".to_owned());
+        let expected =
+            "web: max=2mbit does not count while agreement a-17 is in force (`weir agree show a-17`)";
+        assert_eq!(overruled(&asked, &[web.clone(), class("db")]), [expected]);
+        web.policy.weight_origin = Origin::Agreement;
+        assert!(overruled(&asked, &[web])[0].starts_with("web: weight=2 max=2mbit do not count"));
     }
 
     #[test]
