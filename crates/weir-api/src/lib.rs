@@ -118,7 +118,7 @@ pub use images::{
 };
 pub use link::{Capacity, FollowState, Follows, LinkView, OtherLink, SetCapacity};
 pub use plain::{plain, plain_lines};
-pub use plan::{ConfigurationText, Plan, PlannedChange, PlannedSetting, PlannedState, Undone};
+pub use plan::{ConfigurationText, Plan, PlannedChange, PlannedLink, PlannedSetting, PlannedState, Undone};
 pub use runtime::{RuntimeImage, RuntimeImages};
 pub use setting::{ChangeError, Setting, SettingError};
 pub use shapes::*;

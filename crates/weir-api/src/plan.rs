@@ -23,6 +23,19 @@ pub struct Plan {
     pub settings: Vec<PlannedSetting>,
     /// The classes and groups that change.
     pub classes: Vec<PlannedChange>,
+    /// The same on links beside the main one, where a class changes otherwise there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<PlannedLink>,
+}
+
+/// The changes on a link beside the main one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PlannedLink {
+    /// The link's device.
+    pub link: String,
+    /// The classes and groups that change otherwise than on the main link.
+    pub classes: Vec<PlannedChange>,
 }
 
 /// A setting that changes.
@@ -90,6 +103,9 @@ pub struct Undone {
     pub settings: Vec<PlannedSetting>,
     /// The classes that differ now.
     pub changes: Vec<PlannedChange>,
+    /// The same on links beside the main one, where a class differs otherwise there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<PlannedLink>,
     /// These classes now.
     pub classes: Vec<Class>,
 }

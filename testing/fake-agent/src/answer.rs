@@ -79,6 +79,7 @@ pub(crate) async fn answer(
                 names: vec!["docker:web".to_owned()],
                 settings: Vec::new(),
                 changes: configuration_plan().classes,
+                links: Vec::new(),
                 classes: vec![classes[0].clone()],
             }))),
             Request::Link(reply) => drop(reply.send(link_view(&status))),

@@ -304,7 +304,7 @@ pub(crate) fn plan(before: &[Class], after: &[Class]) -> Plan {
         }
     };
     let changes = after.iter().map(change).filter(|change| change.before != change.after);
-    Plan { settings: Vec::new(), classes: changes.collect() }
+    Plan { settings: Vec::new(), classes: changes.collect(), links: Vec::new() }
 }
 
 /// A plan with a change of each kind: the link's capacity, a class that changes, one that comes without its

@@ -124,15 +124,15 @@ impl Agent {
     fn undo(&mut self, by: &Actor) -> Result<Undone, weir_api::Error> {
         let (last, set, earlier) = self.last_change()?;
         if let Some(capacity) = last.capacity().cloned() {
-            let Plan { settings, classes: changes } = self.plan_by_hand(&capacity);
+            let Plan { settings, classes: changes, links } = self.plan_by_hand(&capacity);
             self.put_capacity(&capacity, earlier, by, "undo")?;
             let (names, classes) = (Vec::new(), Vec::new());
-            return Ok(Undone { made_ms: last.time_ms, names, settings, changes, classes });
+            return Ok(Undone { made_ms: last.time_ms, names, settings, changes, links, classes });
         }
         let names: Vec<String> = last.names().into_iter().map(str::to_owned).collect();
-        let changes = self.plan_set(set.clone()).classes;
+        let Plan { classes: changes, links, .. } = self.plan_set(set.clone());
         let classes = self.put_with(set, &names, earlier, by, "undo")?;
-        Ok(Undone { made_ms: last.time_ms, names, settings: Vec::new(), changes, classes })
+        Ok(Undone { made_ms: last.time_ms, names, settings: Vec::new(), changes, links, classes })
     }
 
     /// Stores policies set by hand, then applies them.

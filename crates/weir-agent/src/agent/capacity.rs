@@ -265,6 +265,7 @@ impl Agent {
         let excess = self.plan_agreements(&mut up, down.as_mut());
         let mut plan = self.plan_tables(&up, down.as_ref());
         plan.settings.extend(excess);
+        self.plan_others(&mut plan, |other| other.planned(up.config()));
         plan
     }
 

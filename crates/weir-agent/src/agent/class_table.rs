@@ -403,6 +403,13 @@ impl ClassTable {
         self.accept(self.resolve(&self.config, &self.set, &self.found));
     }
 
+    /// The class table as it is under another configuration.
+    pub(crate) fn under(&self, config: Config) -> ClassTable {
+        let mut after = self.clone();
+        after.reconfigure(config);
+        after
+    }
+
     /// The entries by their names in commands.
     pub(crate) fn names(&self) -> Names<'_> {
         Names::of(&self.entries)

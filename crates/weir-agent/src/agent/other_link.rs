@@ -118,6 +118,14 @@ impl OtherLink {
         news.into_iter().map(told).fold(divided.and(down), Effects::and)
     }
 
+    /// The class tables of both directions under another configuration. `None` if it does not share this link.
+    pub(super) fn planned(&self, config: &Config) -> Option<(ClassTable, Option<ClassTable>)> {
+        let config = without_agreements(config.sharing(self.device())?);
+        let down = self.link.download.as_ref().zip(config.download());
+        let down = down.map(|(download, config)| download.classes.under(config));
+        Some((self.classes.under(config), down))
+    }
+
     /// Applies a new configuration.
     pub(super) fn reconfigure(&mut self, config: Config) {
         let config = without_agreements(config);

@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, path::Path};
 
 use weir_agree::Direction;
 use weir_api::{
-    ConfigurationText, Error, ErrorCode, Plan, PlannedChange, PlannedSetting, PlannedState, PolicyView,
-    SetPolicies,
+    ConfigurationText, Error, ErrorCode, Plan, PlannedChange, PlannedLink, PlannedSetting, PlannedState,
+    PolicyView, SetPolicies,
 };
 use weir_units::chain;
 
@@ -16,6 +16,7 @@ use super::{
     class_table::{ClassEntry, ClassTable, DiscoveredClass},
     download::{self, told},
     history::{BothLayers, History, Replaced},
+    other_link::OtherLink,
     sources::Discovered,
     store::StoreError,
 };
@@ -44,9 +45,26 @@ impl Agent {
             after.commit(set);
             after
         };
-        let now = self.tables();
-        let (up, down) = (with(now.up, set.up), now.down.map(|table| with(table, set.down)));
-        self.plan_tables(&up, down.as_ref())
+        let after = |now: Tables<'_>| {
+            (with(now.up, set.up.clone()), now.down.map(|table| with(table, set.down.clone())))
+        };
+        let (up, down) = after(self.tables());
+        let mut plan = self.plan_tables(&up, down.as_ref());
+        self.plan_others(&mut plan, |other| Some(after(tables_of(other))));
+        plan
+    }
+
+    /// Adds the changes on the links beside the main one. `after` gives a link's class tables after the change, and `None`
+    /// for a link that is not shared then.
+    pub(super) fn plan_others(
+        &self,
+        plan: &mut Plan,
+        after: impl Fn(&OtherLink) -> Option<(ClassTable, Option<ClassTable>)>,
+    ) {
+        for other in &self.others {
+            let Some((up, down)) = after(other) else { continue };
+            add_link(plan, other.device(), tables_of(other), Tables { up: &up, down: down.as_ref() });
+        }
     }
 
     /// The effect of these class tables in place of the present ones.
@@ -54,7 +72,7 @@ impl Agent {
         let (now, after) = (self.tables(), Tables { up, down });
         let mut settings = settings(now.up.config(), up.config());
         settings.extend(promised(now, after));
-        Plan { settings, classes: difference(now, after) }
+        Plan { settings, classes: difference(now, after), links: Vec::new() }
     }
 
     /// The policies set by hand.
@@ -115,12 +133,20 @@ impl Agent {
         let down =
             self.plan_download(&config, &discovery.classes, is_complete).map_err(|e| bad(chain(&e)))?;
         let mut up = self.classes.clone();
-        up.reconfigure(config);
-        up.update(discovery.classes, is_complete);
+        up.reconfigure(config.clone());
+        up.update(discovery.classes.clone(), is_complete);
         let mut down = down;
         let excess = self.plan_agreements(&mut up, down.as_mut());
         let mut plan = self.plan_tables(&up, down.as_ref());
         plan.settings.extend(excess);
+        self.plan_others(&mut plan, |other| {
+            let (mut up, mut down) = other.planned(&config)?;
+            up.update(discovery.classes.clone(), is_complete);
+            if let Some(down) = &mut down {
+                down.update(download::discovered(&discovery.classes), is_complete);
+            }
+            Some((up, down))
+        });
         Ok(plan)
     }
 
@@ -180,6 +206,23 @@ impl Tables<'_> {
     fn state(&self, key: &ClassKey) -> Option<PlannedState> {
         let down = self.down.and_then(|table| table.entries().get(key));
         self.up.entries().get(key).map(|entry| state(entry, down))
+    }
+}
+
+/// The classes of a link beside the main one.
+fn tables_of(other: &OtherLink) -> Tables<'_> {
+    Tables { up: &other.classes, down: other.link.download.as_ref().map(|download| &download.classes) }
+}
+
+/// Adds the changes on a link beside the main one. A class that changes as on the main link is left out.
+fn add_link(plan: &mut Plan, device: &str, before: Tables<'_>, after: Tables<'_>) {
+    let on_link =
+        |setting: PlannedSetting| PlannedSetting { key: format!("{} on {device}", setting.key), ..setting };
+    plan.settings.extend(promised(before, after).map(on_link));
+    let mut classes = difference(before, after);
+    classes.retain(|change| !plan.classes.contains(change));
+    if !classes.is_empty() {
+        plan.links.push(PlannedLink { link: device.to_owned(), classes });
     }
 }
 
@@ -353,6 +396,52 @@ mod tests {
         let single = read(&first.replace("[[link]]", "[link]"));
         assert_eq!(told(&old, &single), ["[[link]] wwan0 9mbit not shared"]);
         assert_eq!(told(&old, &old), Vec::<String>::new());
+    }
+
+    #[test]
+    fn minimum_that_another_link_cannot_promise_is_planned_for_that_link() {
+        let config = |mbit| {
+            let text = "[link]\ndevice = \"wwan0\"\ncapacity = \"95mbit\"\n[[class]]\nname = \"cam\"\nmin = \"8mbit\"";
+            let mut config = config::parse(text, Path::new("test.toml")).unwrap();
+            config.link.capacity = weir_units::BitRate::mbit(mbit);
+            config
+        };
+        let table = |mbit| {
+            let mut table = ClassTable::new(
+                config(mbit),
+                SetLayers::new(),
+                Default::default(),
+                Default::default(),
+                weir_units::BitRate::ZERO,
+            );
+            table.update(Vec::new(), true);
+            table
+        };
+        let (main, before) = (table(95), table(9));
+        let after = before.under(config(3));
+        let tables = |up| Tables { up, down: None };
+        let mut plan = Plan {
+            settings: Vec::new(),
+            classes: difference(tables(&main), tables(&main)),
+            links: Vec::new(),
+        };
+        add_link(&mut plan, "wwan0", tables(&before), tables(&after));
+        let settings: Vec<String> =
+            plan.settings.iter().map(|s| format!("{}: {} {}", s.key, s.before, s.after)).collect();
+        assert_eq!(settings, ["promised on wwan0: 8mbit of 8.55mbit 0bit of 2.85mbit"]);
+        assert_eq!((plan.links.len(), plan.links[0].link.as_str()), (1, "wwan0"));
+        let cam = plan.links[0].classes.iter().find(|change| change.name == "cam").unwrap();
+        let why = cam.after.as_ref().unwrap().not_promised.as_deref();
+        assert_eq!(
+            why,
+            Some("its minimum of 8mbit is not promised: the whole link has 3mbit, 2.85mbit are free")
+        );
+        assert_eq!(cam.before.as_ref().unwrap().not_promised, None);
+
+        // A change that the main link has too is told once.
+        plan.classes = plan.links.remove(0).classes;
+        add_link(&mut plan, "wwan0", tables(&before), tables(&after));
+        assert_eq!(plan.links, []);
     }
 
     #[test]

@@ -8,7 +8,9 @@ use std::{
 };
 
 use clap::Args;
-use weir_api::{ConfigurationText, Plan, PlannedChange, PlannedSetting, PlannedState, PolicyView};
+use weir_api::{
+    ConfigurationText, Plan, PlannedChange, PlannedLink, PlannedSetting, PlannedState, PolicyView,
+};
 
 use super::{
     Session, Usage,
@@ -44,7 +46,7 @@ pub(super) fn run(args: &PlanArgs, session: &mut Session<'_>) -> anyhow::Result<
 
 /// Writes a plan.
 pub(super) fn write(out: &mut dyn Write, look: Look, plan: &Plan) -> io::Result<()> {
-    if plan.settings.is_empty() && plan.classes.is_empty() {
+    if plan.settings.is_empty() && plan.classes.is_empty() && plan.links.is_empty() {
         return writeln!(out, "nothing would change");
     }
     if !plan.settings.is_empty() {
@@ -56,7 +58,16 @@ pub(super) fn write(out: &mut dyn Write, look: Look, plan: &Plan) -> io::Result<
         }
         write_changes(out, look, &plan.classes)?;
     }
+    write_links(out, look, &plan.links)?;
     writeln!(out, "\nnothing is changed yet")
+}
+
+/// Writes a table for each link beside the main one.
+pub(super) fn write_links(out: &mut dyn Write, look: Look, links: &[PlannedLink]) -> io::Result<()> {
+    links.iter().try_for_each(|on| {
+        writeln!(out, "\non link {}:", on.link)?;
+        write_changes(out, look, &on.classes)
+    })
 }
 
 /// Writes the table of settings that change, with the headings of both values.
@@ -207,6 +218,18 @@ nothing is changed yet
     }
 
     #[test]
+    fn changes_on_another_link_have_a_table_of_their_own() {
+        use super::{super::format::Look, write};
+        let classes = fake::configuration_plan().classes;
+        let links = vec![weir_api::PlannedLink { link: "wwan0".to_owned(), classes }];
+        let plan = Plan { settings: Vec::new(), classes: Vec::new(), links };
+        let mut out = Vec::new();
+        write(&mut out, Look::PLAIN, &plan).unwrap();
+        let expected = format!("\non link wwan0:\n{TABLE}\nnothing is changed yet\n");
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
     fn file_that_the_agent_refuses_or_that_is_missing_is_an_error() {
         let agent = FakeAgent::start();
         let refused = plan_of(&agent, "", &[]);
@@ -264,6 +287,37 @@ nothing is changed yet
         {
             assert!(out.contains(part), "{part}:\n{out}");
         }
+    }
+
+    /// A capacity of a download may be taken back that is not shared now.
+    #[test]
+    fn undo_of_a_capacity_that_is_not_in_force_says_so() {
+        use super::{
+            super::{format::Look, undo},
+            *,
+        };
+        let undone = |settings, links| Undone {
+            made_ms: 1_700_000_000_000,
+            names: Vec::new(),
+            settings,
+            changes: Vec::new(),
+            links,
+            classes: Vec::new(),
+        };
+        let told = |undone: &Undone| {
+            let mut out = Vec::new();
+            undo::write(&mut out, Look::PLAIN, undone).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let first = "took back the change of 2023-11-14T22:13:20.000Z to the link's capacity\n";
+        assert_eq!(
+            told(&undone(Vec::new(), Vec::new())),
+            format!("{first}no capacity in force differs by it\n")
+        );
+        let plan = fake::configuration_plan();
+        let links = vec![PlannedLink { link: "wwan0".to_owned(), classes: plan.classes }];
+        let told = told(&undone(plan.settings, links));
+        assert!(told.starts_with(first) && told.ends_with(&format!("\non link wwan0:\n{TABLE}")), "{told}");
     }
 
     #[test]

@@ -1,10 +1,18 @@
 //! `weir undo`.
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use clap::Args;
+use weir_api::Undone;
 
-use super::{Session, format, plan};
+use super::{
+    Session,
+    format::{self, Look},
+    plan,
+};
 
 const EXAMPLES: &str = "Examples:
   weir undo                take back the last `weir set`, `weir unset` or `weir link set`, also one
@@ -32,19 +40,25 @@ pub(super) fn run(args: &UndoArgs, session: &mut Session<'_>) -> anyhow::Result<
         return Ok(ExitCode::SUCCESS);
     }
     let undone = session.client.undo()?;
-    session.print(&undone, |out, look| {
-        let made = format::moment(undone.made_ms);
-        if undone.settings.is_empty() {
-            writeln!(out, "took back the change of {made} to {}", undone.names.join(", "))?;
-        } else {
-            writeln!(out, "took back the change of {made} to the link's capacity")?;
-            plan::write_settings(out, look, &undone.settings, ["BEFORE", "NOW"])?;
-        }
-        match (undone.settings.is_empty(), undone.changes.is_empty()) {
-            (true, true) => writeln!(out, "no policy in force differs by it"),
-            (false, true) => Ok(()),
-            _ => plan::write_changes(out, look, &undone.changes),
-        }
-    })?;
+    session.print(&undone, |out, look| write(out, look, &undone))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes what was taken back. A change without names is one of a capacity.
+pub(super) fn write(out: &mut dyn Write, look: Look, undone: &Undone) -> io::Result<()> {
+    let Undone { names, settings, changes, links, .. } = undone;
+    let is_capacity = names.is_empty();
+    let of = if is_capacity { "the link's capacity".to_owned() } else { names.join(", ") };
+    writeln!(out, "took back the change of {} to {of}", format::moment(undone.made_ms))?;
+    if settings.is_empty() && changes.is_empty() && links.is_empty() {
+        let what = if is_capacity { "capacity" } else { "policy" };
+        return writeln!(out, "no {what} in force differs by it");
+    }
+    if !settings.is_empty() {
+        plan::write_settings(out, look, settings, ["BEFORE", "NOW"])?;
+    }
+    if !changes.is_empty() {
+        plan::write_changes(out, look, changes)?;
+    }
+    plan::write_links(out, look, links)
 }
