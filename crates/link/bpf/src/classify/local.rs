@@ -1,10 +1,10 @@
 //! The networks that packets reach without the line: on this node, or beside an uplink's device.
 
-use std::{collections::BTreeMap, ops::BitOr, os::fd::AsFd};
+use std::{ops::BitOr, os::fd::AsFd};
 
 use libbpf_rs::{Error as BpfError, MapCore, MapHandle, OpenObject};
 
-use super::{ClassifierConfig, LocalPrefix, restore, restore_row, skeleton::ClassifyMaps};
+use super::skeleton::ClassifyMaps;
 use crate::Error;
 
 /// A value of `weir_local` (local.h).
@@ -22,6 +22,10 @@ impl Locality {
         Locality(0x100 << link)
     }
 
+    pub(super) fn bytes(self) -> [u8; 4] {
+        self.0.to_ne_bytes()
+    }
+
     /// Whether packets pass the uplink of the link of this number.
     #[must_use]
     pub fn is_exempt(self, link: u32) -> bool {
@@ -34,30 +38,6 @@ impl BitOr for Locality {
     fn bitor(self, other: Locality) -> Locality {
         Locality(self.0 | other.0)
     }
-}
-
-/// Makes the entries of the maps the wanted ones; says how many were not, by map.
-pub(super) fn write(
-    maps: &ClassifyMaps<'_>,
-    networks: &BTreeMap<LocalPrefix, Locality>,
-) -> Result<[usize; 2], BpfError> {
-    // Addresses of one network have one key.
-    let mut keyed: BTreeMap<[u8; 20], Locality> = BTreeMap::new();
-    for (network, locality) in networks {
-        let known = keyed.entry(network.key()).or_default();
-        *known = *known | *locality;
-    }
-    let local = restore(
-        &maps.weir_local,
-        keyed.into_iter().map(|(key, value)| (key, value.0.to_ne_bytes())),
-        |_| true,
-    )?;
-    let mut exempt = 0;
-    for link in 0..ClassifierConfig::LINKS {
-        let has = u32::from(networks.values().any(|locality| locality.is_exempt(link)));
-        exempt += restore_row(&maps.weir_exempt, link, &has.to_ne_bytes())?;
-    }
-    Ok([local, exempt])
 }
 
 /// The maps of the classifier's programs with these networks.

@@ -337,7 +337,7 @@ impl Classifier {
     /// [`Error`]: the map holds 65,536 networks.
     pub fn set_local(&self, networks: &BTreeMap<LocalPrefix, Locality>) -> Result<(), Error> {
         let maps = &self.skeleton.maps;
-        local::write(maps, networks)
+        restore::write_local(maps, networks)
             .map(drop)
             .map_err(|source| Error { what: "map the networks that packets reach without the line", source })
     }

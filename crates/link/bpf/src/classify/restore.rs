@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use libbpf_rs::{Error as BpfError, ErrorKind, MapCore, MapFlags};
 
 use super::{
-    local,
     rules::{self, RuleSet},
+    skeleton::ClassifyMaps,
 };
 use crate::{
     Classifier, ClassifierConfig, Error, LocalPrefix, Locality, Pacer, Tunnel, Way,
@@ -109,6 +109,27 @@ pub(crate) fn restore_row(map: &impl MapCore, row: u32, wanted: &[u8]) -> Result
     map.update(&row, wanted, MapFlags::ANY).map(|()| 1)
 }
 
+/// Makes the entries of the maps the wanted ones; says how many were not, by map.
+pub(super) fn write_local(
+    maps: &ClassifyMaps<'_>,
+    networks: &BTreeMap<LocalPrefix, Locality>,
+) -> Result<[usize; 2], BpfError> {
+    // Addresses of one network have one key.
+    let mut keyed: BTreeMap<[u8; 20], Locality> = BTreeMap::new();
+    for (network, locality) in networks {
+        let known = keyed.entry(network.key()).or_default();
+        *known = *known | *locality;
+    }
+    let local =
+        restore(&maps.weir_local, keyed.into_iter().map(|(key, value)| (key, value.bytes())), |_| true)?;
+    let mut exempt = 0;
+    for link in 0..ClassifierConfig::LINKS {
+        let has = u32::from(networks.values().any(|locality| locality.is_exempt(link)));
+        exempt += restore_row(&maps.weir_exempt, link, &has.to_ne_bytes())?;
+    }
+    Ok([local, exempt])
+}
+
 impl Classifier {
     /// Compares the maps with the wanted entries, and writes the difference. Entries that another
     /// process added, altered or removed would give packets to other classes. Counters and the
@@ -136,7 +157,7 @@ impl Classifier {
         let keyed = wanted.cgroups.iter().map(|(id, handle)| (id.to_ne_bytes(), handle.to_ne_bytes()));
         let cgroups = restore(&maps.weir_cgroups, keyed, |_| true);
         restored.note("weir_cgroups", "restore which class each cgroup belongs to", cgroups);
-        let written = local::write(maps, wanted.local);
+        let written = write_local(maps, wanted.local);
         let what = "restore which networks packets reach without the line";
         let exempt = written.as_ref().map_or(0, |[_, exempt]| *exempt);
         restored.note("weir_local", what, written.map(|[local, _]| local));
