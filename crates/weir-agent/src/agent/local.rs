@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn part_of_a_network_is_beside_the_devices_of_all_networks_that_hold_it_and_this_nodes_parts_are_not() {
+    fn part_of_a_network_is_beside_the_devices_of_all_that_hold_it() {
         let networks = |texts: &[&str]| texts.iter().map(|text| net(text)).collect::<BTreeSet<_>>();
         let local = LocalNetworks {
             on_node: networks(&["10.1.0.7/32", "10.0.0.0/8", "10.2.0.0/16"]),
