@@ -65,7 +65,7 @@ pub use access::Access;
 use body::{Asked, Body, EventsQuery, InPath};
 use connections::Caller;
 pub use socket::Socket;
-pub(crate) use socket::{admit, remove_dead};
+pub(crate) use socket::{admit, is_listened, remove_dead};
 pub use stream::Stream;
 pub use tcp::Port;
 

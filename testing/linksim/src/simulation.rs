@@ -117,6 +117,9 @@ impl Outcome {
     #[must_use]
     pub fn share_error(&self, weights: &[u32]) -> f64 {
         let all: f64 = self.received.iter().sum();
+        if all <= 0.0 {
+            return 1.0;
+        }
         let sum = f64::from(weights.iter().sum::<u32>());
         let errors = self.received.iter().zip(weights).map(|(received, weight)| {
             let due = f64::from(*weight) / sum;

@@ -355,7 +355,8 @@ impl Follower {
         if now < self.looks_until {
             return;
         }
-        let look = self.look.take();
+        // A look before an idle time says nothing about the present queue.
+        let look = self.look.take().filter(|_| now.since(self.looks_until) <= RATE_OVER);
         if self.is_foreign(now, goal, seen, base) {
             return;
         }

@@ -49,10 +49,14 @@ fn remove_all(removed: &mut Removed) -> Result<(), String> {
     let earlier = root.as_ref().and_then(Root::earlier);
     // An earlier agent without cgroup v2 has paced no sockets and chosen no congestion control.
     let paced = root.zip(earlier.as_ref());
+    let links = netlink.links().map_err(|e| chain(&e))?;
+    // An index alone may be another device's, of an earlier boot or of another namespace.
+    let is_here =
+        |made: &(u32, String)| links.iter().any(|link| (link.index, &link.name) == (made.0, &made.1));
     let mut attachments = Attachments::open(
         Attach::best(),
         ClassifierConfig::default(),
-        std::mem::take(&mut removed.created),
+        removed.created.iter().filter(|made| is_here(made)).cloned().collect(),
         earlier.as_ref(),
     )
     .map_err(|e| chain(&e))?;
@@ -85,7 +89,11 @@ fn namespaces_beside(netlink: &mut Netlink, own: NsId) -> Result<Vec<NetnsRef>, 
     let processes = entries("/proc").map(|path| path.join("ns/net"));
     let found = named.chain(processes).filter(|path| path.exists());
     let found = found.filter_map(|path: std::path::PathBuf| NetnsRef::at(Path::new(&path)).ok());
-    let all: BTreeMap<NsId, NetnsRef> = found.map(|netns| (netns.id, netns)).collect();
+    let mut all: BTreeMap<NsId, NetnsRef> = BTreeMap::new();
+    for netns in found {
+        // A name outlives a process.
+        all.entry(netns.id).or_insert(netns);
+    }
     let mut is_beside = |netns: &NetnsRef| {
         let number = netns.open().ok().and_then(|file| netlink.nsid_of(&file).ok().flatten());
         netns.id != own && number.is_some_and(|number| peers.contains(&number))

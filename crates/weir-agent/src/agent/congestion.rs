@@ -251,13 +251,18 @@ impl CongestionControl {
     }
 
     fn explain(&self, connection: &Connection<'_>) -> Explained {
-        Explained { not_enforced_because: self.failure.clone(), ..self.rules.explain(connection) }
+        Explained { not_enforced_because: self.unenforced().cloned(), ..self.rules.explain(connection) }
+    }
+
+    /// The reason if no rule is in force. A failure of a part leaves the rules in force elsewhere.
+    fn unenforced(&self) -> Option<&String> {
+        self.failure.as_ref().filter(|_| self.hold.is_none())
     }
 
     /// A rule that was just set, which may not be in force.
     pub(super) fn rule(&self, number: usize) -> Option<RuleView> {
         let rule = self.view().rules.into_iter().find(|rule| rule.number == number)?;
-        let not_enforced = self.failure.as_ref().map(|why| format!("not enforced: {why}"));
+        let not_enforced = self.unenforced().map(|why| format!("not enforced: {why}"));
         Some(RuleView { problem: not_enforced.or(rule.problem), ..rule })
     }
 

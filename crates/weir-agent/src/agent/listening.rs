@@ -1,6 +1,6 @@
 //! The agent's socket, and the task that answers there.
 
-use std::{convert::Infallible, io};
+use std::convert::Infallible;
 
 use tokio::{net::UnixListener, task::JoinHandle};
 use weir_api::EventKind;
@@ -32,8 +32,7 @@ impl<S: Fn(UnixListener) -> JoinHandle<Infallible>> Listening<S> {
             self.fault = None;
             return Effects::default();
         }
-        let put_back = self.socket.rebind(rights).map_err(|e| chain(&e));
-        match put_back.and_then(|()| self.socket.listener().map_err(|e: io::Error| e.to_string())) {
+        match self.socket.rebind(rights).map_err(|e| chain(&e)) {
             Ok(listener) => {
                 self.task.abort();
                 self.task = (self.serve)(listener);

@@ -219,8 +219,21 @@ fn add_link(plan: &mut Plan, device: &str, before: Tables<'_>, after: Tables<'_>
     let on_link =
         |setting: PlannedSetting| PlannedSetting { key: format!("{} on {device}", setting.key), ..setting };
     plan.settings.extend(promised(before, after).map(on_link));
+    let has_download = before.down.is_some() || after.down.is_some();
+    let upload = |state: &PlannedState| match has_download {
+        true => state.clone(),
+        false => PlannedState { down: None, down_not_promised: None, ..state.clone() },
+    };
+    let same = |main: &PlannedChange, change: &PlannedChange| {
+        let main = PlannedChange {
+            before: main.before.as_ref().map(upload),
+            after: main.after.as_ref().map(upload),
+            ..main.clone()
+        };
+        main == *change
+    };
     let mut classes = difference(before, after);
-    classes.retain(|change| !plan.classes.contains(change));
+    classes.retain(|change| !plan.classes.iter().any(|main| same(main, change)));
     if !classes.is_empty() {
         plan.links.push(PlannedLink { link: device.to_owned(), classes });
     }

@@ -25,7 +25,7 @@ pub struct Restored {
 /// its state if it is another one than the configuration names.
 ///
 /// # Errors
-/// An agent runs here, or the kernel refuses a part. The other parts are removed.
+/// An agent runs here, or the kernel refuses a part. Parts that it does not refuse are removed.
 pub fn restore(path: &Path, state: Option<&Path>) -> anyhow::Result<Restored> {
     let _lock = lock::take()?;
     let places = config::places(path);
@@ -33,6 +33,12 @@ pub fn restore(path: &Path, state: Option<&Path>) -> anyhow::Result<Restored> {
     if let Some(fault) = &places.fault {
         let shown = directory.display();
         tracing::warn!("the state is read from {shown} (`--state DIR` names another): {}", chain(fault));
+    }
+    if server::is_listened(&places.socket) {
+        anyhow::bail!(
+            "cannot put anything back: an agent answers at {}; stop it first (`systemctl stop weir`)",
+            places.socket.display()
+        );
     }
     let store = open(directory);
     let created = match store.as_ref().map(Store::created).transpose() {
@@ -50,9 +56,9 @@ pub fn restore(path: &Path, state: Option<&Path>) -> anyhow::Result<Restored> {
         );
     }
     let state = created.is_some().then(|| directory.to_owned());
-    let removed = left::remove(created.unwrap_or_default());
-    if let Some(store) = &store {
-        forget(store, &removed)?;
+    let mut removed = left::remove(created.unwrap_or_default());
+    if let Some(Err(e)) = store.as_ref().map(|store| forget(store, &removed)) {
+        removed.faults.push(chain(&e));
     }
     server::remove_dead(&places.socket);
     match removed.faults.first() {
@@ -65,7 +71,7 @@ pub fn restore(path: &Path, state: Option<&Path>) -> anyhow::Result<Restored> {
 
 /// Opens the state in a directory. A directory without a state stays so.
 fn open(directory: &Path) -> Option<Store> {
-    if !directory.join("weir.redb").exists() {
+    if !["weir.redb", "weir.promises"].iter().any(|file| directory.join(file).exists()) {
         tracing::warn!("there is no state in {}", directory.display());
         return None;
     }

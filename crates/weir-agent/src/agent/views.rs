@@ -35,7 +35,7 @@ pub(super) fn gone(name: &str) -> Error {
 fn origin_text(origin: Origin, key: &str, entry: &ClassEntry) -> String {
     let (name, agreement) = (&entry.class.name, entry.agreement.as_ref());
     match origin {
-        Origin::Default if entry.class.kind == ClassKind::Control && key != "weight" => {
+        Origin::Default if entry.class.kind == ClassKind::Control && !key.ends_with("weight") => {
             "built in, a part of the link's capacity".to_owned()
         }
         Origin::Default => "built in".to_owned(),

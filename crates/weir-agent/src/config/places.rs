@@ -26,6 +26,10 @@ struct Section {
 /// name is where it usually is.
 pub(crate) fn places(path: &Path) -> Places {
     let text = read(path);
+    let parsed = text.as_ref().map(|text| parse(text, path));
+    if let Ok(Ok(config)) = parsed {
+        return Places { socket: config.agent.socket, state: config.agent.state, fault: None };
+    }
     let section = text.as_ref().map_or(Section::default(), |text| section(text));
     let usual = Agent::default();
     Places {
@@ -35,11 +39,17 @@ pub(crate) fn places(path: &Path) -> Places {
     }
 }
 
+/// Reads the lines of the section one by one, so that a fault of one costs no other.
 fn section(text: &str) -> Section {
+    let bare = |line: &str| line.split('#').next().unwrap_or_default().replace([' ', '\t'], "");
     let is_header = |line: &&str| line.trim_start().starts_with('[');
-    let after = text.lines().skip_while(|line| line.trim() != "[agent]").skip(1);
-    let lines: Vec<&str> = after.take_while(|line| !is_header(line)).collect();
-    toml::from_str(&lines.join("\n")).unwrap_or_default()
+    let after = text.lines().skip_while(|line| bare(line) != "[agent]").skip(1);
+    let mut section = Section::default();
+    for line in after.take_while(|line| !is_header(line)) {
+        let read: Section = toml::from_str(line).unwrap_or_default();
+        section = Section { socket: read.socket.or(section.socket), state: read.state.or(section.state) };
+    }
+    section
 }
 
 #[cfg(test)]
@@ -59,6 +69,9 @@ mod tests {
             (format!("{agent}{link}"), named, true),
             (format!("[link\ndevice =\n{agent}[[class]]\n"), named, false),
             (format!("{agent}size = 3\n"), named, false),
+            (agent.replace("[agent]", " [ agent ] # of this node") + link, named, true),
+            (format!("agent = {{ socket = \"/x/weir.sock\", state = \"/x/state\" }}\n{link}"), named, true),
+            (agent.replace("[agent]", "[agent] # of this node\nsize ="), named, false),
             (agent.to_owned(), named, false),
             ("[agent]\nsocket = \n".to_owned(), usual, false),
             (link.to_owned(), usual, true),

@@ -3,15 +3,18 @@
 use std::{
     fs::{self, File},
     io,
+    os::fd::AsRawFd,
     os::unix::{
         fs::{FileTypeExt, MetadataExt, PermissionsExt, chown},
-        net::{UnixListener, UnixStream},
+        net::UnixListener,
     },
     path::{Path, PathBuf},
 };
 
 use nix::{
+    errno::Errno,
     fcntl::{Flock, FlockArg},
+    sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket},
     unistd::Group,
 };
 
@@ -84,13 +87,20 @@ impl Socket {
     ///
     /// # Errors
     /// As [`bind`](Socket::bind).
-    pub(crate) fn rebind(&mut self, rights: &Rights) -> Result<(), BindError> {
+    pub(crate) fn rebind(&mut self, rights: &Rights) -> Result<tokio::net::UnixListener, BindError> {
         make_directory_of(&self.path)?;
         if !self.holds_lock() {
             self.lock = lock(&self.path)?;
         }
-        (self.listener, self.inode) = listen(&self.path, rights)?;
-        Ok(())
+        let (listener, inode) = listen(&self.path, rights)?;
+        let answering = listener.try_clone().and_then(tokio::net::UnixListener::from_std);
+        let answering = answering.map_err(|e| {
+            // The next look tries again.
+            let _ = fs::remove_file(&self.path);
+            io_error("listen on", &self.path)(e)
+        })?;
+        (self.listener, self.inode) = (listener, inode);
+        Ok(answering)
     }
 
     /// Whether the locked file is still the one beside the socket.
@@ -128,12 +138,8 @@ fn listen(path: &Path, rights: &Rights) -> Result<(UnixListener, u64), BindError
         Ok(found) if !found.file_type().is_socket() => {
             return Err(BindError::NotASocket(path.to_owned()));
         }
-        Ok(_) => match UnixStream::connect(path) {
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-                fs::remove_file(path).map_err(io_error("remove the dead socket", path))?;
-            }
-            _ => return Err(BindError::InUse(path.to_owned())),
-        },
+        Ok(_) if is_listened(path) => return Err(BindError::InUse(path.to_owned())),
+        Ok(_) => fs::remove_file(path).map_err(io_error("remove the dead socket", path))?,
     }
     let listener = UnixListener::bind(path).map_err(io_error("listen on", path))?;
     listener.set_nonblocking(true).map_err(io_error("listen on", path))?;
@@ -164,10 +170,23 @@ impl Drop for Socket {
 
 /// Removes a socket on which no process listens.
 pub(crate) fn remove_dead(path: &Path) {
-    let is_dead = || UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
-    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) && is_dead() {
+    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) && !is_listened(path) {
         let _ = fs::remove_file(path);
     }
+}
+
+/// Whether a process listens on the socket at a path. A process that takes no connections does not hold up the caller.
+pub(crate) fn is_listened(path: &Path) -> bool {
+    let Ok(address) = UnixAddr::new(path) else { return false };
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let Ok(socket) = socket(AddressFamily::Unix, SockType::Stream, flags, None) else {
+        // A socket that may be in use is not replaced.
+        return true;
+    };
+    !matches!(
+        connect(socket.as_raw_fd(), &address),
+        Err(Errno::ECONNREFUSED | Errno::ENOENT | Errno::ENOTSOCK)
+    )
 }
 
 /// Sets the socket's mode. All users may connect if a user outside the group `weir` has a right. Each

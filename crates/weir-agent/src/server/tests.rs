@@ -371,8 +371,8 @@ fn a_socket_whose_name_has_gone_to_another_leaves_it() {
     assert!(path.exists());
 }
 
-#[test]
-fn removed_socket_is_put_back_and_a_file_in_its_place_is_left() {
+#[tokio::test]
+async fn removed_socket_is_put_back_and_a_file_in_its_place_is_left() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run/weir.sock");
     let mut socket = Socket::bind(&path, &Rights::default()).unwrap();
@@ -384,7 +384,7 @@ fn removed_socket_is_put_back_and_a_file_in_its_place_is_left() {
         remove(&path).unwrap();
         assert!(!socket.is_in_place());
         super::admit(&path, &Rights::default()).unwrap();
-        socket.rebind(&Rights::default()).unwrap();
+        drop(socket.rebind(&Rights::default()).unwrap());
         assert!(socket.is_in_place() && UnixStream::connect(&path).is_ok());
         // The lock is held beside the new socket too.
         std::fs::remove_file(&path).unwrap();
@@ -398,4 +398,22 @@ fn removed_socket_is_put_back_and_a_file_in_its_place_is_left() {
     assert_eq!((std::fs::read_to_string(&path).unwrap().as_str(), mode(&path)), ("precious", before));
     drop(socket);
     assert!(path.exists());
+}
+
+#[test]
+fn socket_whose_process_takes_no_connections_counts_as_in_use_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("busy.sock");
+    assert!(!super::is_listened(&path), "it is not there");
+    let busy = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    // A backlog of 0 holds one connection.
+    nix::sys::socket::listen(&busy, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
+    let begun = std::time::Instant::now();
+    for _ in 0..20 {
+        assert!(super::is_listened(&path));
+    }
+    assert!(matches!(Socket::bind(&path, &Rights::default()), Err(BindError::InUse(_))));
+    assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+    drop(busy);
+    assert!(!super::is_listened(&path));
 }

@@ -254,18 +254,21 @@ static __always_inline void sample(struct weir_link_signals *sums, struct weir_s
 	keep_least(sums->least, now, queue);
 }
 
-/* The queue that the last packet told. The least one would lie below it, and each new flow would hide a part of it. */
-static __always_inline __u64 last_queue(const struct weir_link_signals *sums, __u64 now)
-{
-	return sums->last_delay_at && now - sums->last_delay_at < RECENT_NS ? sums->last_delay : UNKNOWN;
-}
-
 static __always_inline __u32 arrival_epoch(void)
 {
 	__u32 zero = 0;
 	const struct weir_signals_config *config = bpf_map_lookup_elem(&weir_signals_config, &zero);
 
 	return config ? config->arrival_epoch : 0;
+}
+
+/* The queue that the last packet of this epoch told. The least one would lie below it, and each new flow would hide a part
+ * of it. */
+static __always_inline __u64 last_queue(const struct weir_link_signals *sums, __u64 now)
+{
+	int is_recent = sums->last_delay_at && now - sums->last_delay_at < RECENT_NS;
+
+	return is_recent && sums->last_delay_epoch == arrival_epoch() ? sums->last_delay : UNKNOWN;
 }
 
 /* A flow of which something leaves may tell a queue when it is answered. Others' packets begin none. */
@@ -309,7 +312,7 @@ static __always_inline __u32 unit_of(__u64 ticks, __u64 elapsed)
 }
 
 /* Takes a delay into the flow's base; the base. A flow that was silent for some seconds has none: it comes back in the
- * queue that others tell, if they do. After a new epoch each flow has a base of its own. */
+ * queue that others tell, if they do. So does one that meets a new epoch behind others. */
 static __always_inline __s64 delay_base(struct weir_arrived_flow *flow, __u64 now, __s64 delay, __u64 others)
 {
 	__u32 period = now / BASE_PERIOD_NS, epoch = arrival_epoch();
@@ -317,7 +320,6 @@ static __always_inline __s64 delay_base(struct weir_arrived_flow *flow, __u64 no
 	if (flow->epoch != epoch) {
 		flow->epoch = epoch;
 		flow->has_base = 0;
-		others = UNKNOWN;
 	}
 	if (flow->period != period) {
 		flow->base[1] = flow->base[0];
@@ -393,6 +395,7 @@ static __always_inline void time_arrival(struct weir_link_signals *sums, const s
 	}
 	__sync_fetch_and_add(&sums->delays, 1);
 	keep_least(sums->least_delay, now, queue);
+	sums->last_delay_epoch = arrival_epoch();
 	sums->last_delay = queue;
 	sums->last_delay_at = now;
 }

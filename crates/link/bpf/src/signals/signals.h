@@ -25,8 +25,9 @@ struct weir_link_signals { /* counted from the load of the programs */
 	struct weir_least least_delay[WEIR_CELLS]; /* above the flow's base */
 	__u64 last_delay;    /* the same of the last one, for flows that begin in a queue */
 	__u64 last_delay_at;
+	__u64 last_delay_epoch;
 };
-_Static_assert(sizeof(struct weir_link_signals) == 592, "user space reads this layout");
+_Static_assert(sizeof(struct weir_link_signals) == 600, "user space reads this layout");
 
 struct weir_sent_flow { /* one TCP flow's data that left */
 	__u64 answered;  /* the last answer, or the first packet */

@@ -237,7 +237,9 @@ fn fixed_quanta(plan: &Plan<'_>) -> Vec<Bytes> {
         let inside = members.iter().filter(|m| m.group == Some(group)).map(|m| weight(&m.policy));
         own * weight(&groups[group].policy) / inside.sum::<u128>()
     };
-    let least = members.iter().map(part).min().unwrap_or(1).max(1);
+    // Classes of another priority have rounds of their own.
+    let sharing = members.iter().filter(|member| member.prio > 0);
+    let least = sharing.map(part).min().unwrap_or(1).max(1);
     let quantum = |member: &Member| u128::from(shape.unit()) * part(member) / least;
     let largest = u128::from(i32::MAX.unsigned_abs());
     members.iter().map(|m| Bytes(u64::try_from(quantum(m).min(largest)).unwrap_or(u64::MAX))).collect()
