@@ -240,7 +240,8 @@ fn fixed_quanta(plan: &Plan<'_>) -> Vec<Bytes> {
     // Classes of another priority have rounds of their own.
     let sharing = members.iter().filter(|member| member.prio > 0);
     let least = sharing.map(part).min().unwrap_or(1).max(1);
-    let quantum = |member: &Member| u128::from(shape.unit()) * part(member) / least;
+    let unit = u128::from(shape.unit());
+    let quantum = |member: &Member| (unit * part(member) / least).max(unit);
     let largest = u128::from(i32::MAX.unsigned_abs());
     members.iter().map(|m| Bytes(u64::try_from(quantum(m).min(largest)).unwrap_or(u64::MAX))).collect()
 }

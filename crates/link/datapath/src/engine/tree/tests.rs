@@ -318,6 +318,18 @@ fn members_of_a_group_divide_its_weight_in_the_fixed_tree() {
     assert_eq!(units, [2, 4, 1, 1], "6 for the first group, 1 for the second, 1 for the class of none");
 }
 
+/// A class that goes first has turns of its own. Its weight makes no other class's turns longer.
+#[test]
+fn class_of_another_priority_counts_not_among_the_turns_of_the_fixed_tree() {
+    let first = Member { prio: 0, ..member(3, 1, None, None, 0) };
+    let members = [first, member(18, 100, None, None, 0), member(19, 300, None, None, 0)];
+    let shape = shape(BitRate::mbit(20), true);
+    let mut nodes = Vec::new();
+    fixed(&Plan { shape: &shape, groups: &[], members: &members }, &mut nodes);
+    let quanta = [3, 18, 19].map(|minor| class(&nodes, minor).quantum.0);
+    assert_eq!(quanta, [1, 1, 3].map(|units| units * shape.unit()));
+}
+
 #[test]
 fn a_sleeping_floor_is_kept_free_and_lent_by_what_each_still_lacks() {
     let mut nodes = Vec::new();
