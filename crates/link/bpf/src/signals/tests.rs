@@ -8,6 +8,7 @@ use super::*;
 use crate::{Classifier, LocalPrefix, Locality};
 
 const FIN: u8 = 1;
+const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
@@ -310,6 +311,17 @@ impl FarClock {
         Tcp { is_v6: self.is_v6, stamps: Some((stamp, 3)), ..ANSWER }
     }
 
+    /// Begins a connection. A first packet that this machine holds up makes the clock look fast: another one follows then.
+    fn begins(&self, signals: &LinkSignals) {
+        loop {
+            let begun = std::time::Instant::now();
+            signals.comes(Tcp { flags: SYN, ..self.packet(0) });
+            if begun.elapsed().as_millis() < 20 {
+                return;
+            }
+        }
+    }
+
     /// Packets that have waited, for this time.
     fn comes(&self, signals: &LinkSignals, ago_ms: u32, for_ms: u64) {
         let until = std::time::Instant::now() + std::time::Duration::from_millis(for_ms);
@@ -387,6 +399,7 @@ fn clock_of_an_unknown_unit_tells_no_queue() {
 fn clock_that_jumps_is_learnt_again() {
     let Some(signals) = programs() else { return };
     let clock = FarClock::new(&signals, 1_000, false);
+    clock.begins(&signals);
     clock.comes(&signals, 0, 700);
     let known = signals.counts().delays;
     assert!(known > 0);
@@ -408,7 +421,7 @@ fn clock_that_jumps_is_learnt_again() {
 fn wait_for_a_second_of_one_period() {
     const PERIOD: u64 = 4_000_000_000;
     let left = PERIOD - now() % PERIOD;
-    if left < 1_200_000_000 {
+    if left < 1_500_000_000 {
         std::thread::sleep(std::time::Duration::from_nanos(left));
     }
 }
@@ -419,8 +432,9 @@ fn clock_that_runs_ahead_again_tells_nothing() {
     // A base of the period before would count the first steps as a shorter path, and have the unit learnt again.
     wait_for_a_second_of_one_period();
     let mut clock = FarClock::new(&signals, 1_000, false);
+    clock.begins(&signals);
     for is_known_after in [true, false] {
-        clock.comes(&signals, 0, 700);
+        clock.comes(&signals, 0, 900);
         assert!(signals.counts().delays > 0);
         // 51 times 40 ms are above 2 s.
         for _ in 0..51 {
