@@ -27,7 +27,7 @@ struct Guide {
 
 const PLAIN: fn(Config) -> Config = |config| config;
 
-const GUIDES: [Guide; 8] = [
+const GUIDES: [Guide; 9] = [
     Guide { name: "backup", classes: &["backup"], fragments: &[0], configure: PLAIN },
     Guide { name: "billing", classes: &["camera"], fragments: &[0], configure: PLAIN },
     Guide { name: "compose", classes: &["shop-web-1"], fragments: &[0], configure: PLAIN },
@@ -44,6 +44,12 @@ const GUIDES: [Guide; 8] = [
         configure: |config| config.following(MIN, MAX, ", delay = \"30ms\", dry_run = true"),
     },
     Guide { name: "lossy", classes: &[], fragments: &[1], configure: PLAIN },
+    Guide {
+        name: "one-interface",
+        classes: &[],
+        fragments: &[],
+        configure: |config| config.link("exempt = [\"on-link\"]"),
+    },
     Guide { name: "not-enforced", classes: &["camera"], fragments: &[], configure: PLAIN },
     Guide { name: "virtual-machines", classes: &["web"], fragments: &[], configure: PLAIN },
 ];

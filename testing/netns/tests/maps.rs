@@ -114,7 +114,7 @@ fn altered_classifier_maps_are_right_within_a_second() {
         panic!("a map that cannot be written is not told of after {SECOND:?}: {late}")
     });
     let why = node.class("C1").not_enforced_because.unwrap_or_default();
-    assert!(why.contains("cannot restore which destinations are on this node"), "{why}");
+    assert!(why.contains("cannot restore which networks packets reach without the line"), "{why}");
     println!("a map that cannot be written                 told of within {took:?}: {why}");
     // However often the link is divided meanwhile.
     for _ in 0..40 {
