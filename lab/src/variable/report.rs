@@ -236,14 +236,16 @@ pub(super) mod tests {
         found.unwrap_or_else(|| panic!("{name} among {:#?}", report.head.figures))
     }
 
+    fn median(report: &Report, scheme: Scheme, of: fn(&Row) -> f64) -> f64 {
+        Spread::of(&values(&report.rows, scheme, of)).median
+    }
+
     #[test]
     fn weir_uses_links_of_satellites_with_short_queues_beside_the_peers() {
         let report = report("variable-starlink", 2);
         assert_eq!(report.head.pass, Some(true), "{}", report.verdict());
-        let median =
-            |scheme: Scheme, of: fn(&Row) -> f64| Spread::of(&values(&report.rows, scheme, of)).median;
-        let used = |scheme| median(scheme, |row| row.used);
-        let wait = |scheme| median(scheme, |row| row.p95_ms);
+        let used = |scheme| median(&report, scheme, |row| row.used);
+        let wait = |scheme| median(&report, scheme, |row| row.p95_ms);
         for peer in [Scheme::CakeAutorate, Scheme::Mean, Scheme::None] {
             assert!(wait(peer) > 5.0 * wait(Scheme::Weir), "{}", report.table());
         }
@@ -259,16 +261,14 @@ pub(super) mod tests {
         let report = report("variable-download-starlink", 2);
         assert_eq!(report.head.pass, Some(true), "{}", report.verdict());
         assert_eq!(report.head.figures.iter().filter(|figure| figure.pass.is_some()).count(), 6);
-        let median =
-            |scheme: Scheme, of: fn(&Row) -> f64| Spread::of(&values(&report.rows, scheme, of)).median;
-        let used = |scheme| median(scheme, |row| row.used);
-        let wait = |scheme| median(scheme, |row| row.p95_ms);
+        let used = |scheme| median(&report, scheme, |row| row.used);
+        let wait = |scheme| median(&report, scheme, |row| row.p95_ms);
         for peer in [Scheme::CakeAutorate, Scheme::Mean, Scheme::None] {
             assert!(wait(peer) > 5.0 * wait(Scheme::Weir), "{}", report.table());
-            assert!(median(peer, share_error) > 5.0, "{}", report.table());
+            assert!(median(&report, peer, share_error) > 5.0, "{}", report.table());
         }
         assert!(used(Scheme::Minimum) < 0.7 && used(Scheme::Weir) > used(Scheme::CakeAutorate));
-        let dropped = |scheme| median(scheme, |row| row.arrival.unwrap().dropped);
+        let dropped = |scheme| median(&report, scheme, |row| row.arrival.unwrap().dropped);
         assert!(dropped(Scheme::None) == 0.0 && dropped(Scheme::Weir) > 0.0, "{}", report.table());
         for words in ["classes of weight 1 and 2", "the provider's queue", "error of shares, %"] {
             assert!(report.table().contains(words), "{words}: {}", report.table());

@@ -1,7 +1,7 @@
 //! The division of a killed agent. A start that fails leaves it in force or removes all of it. `weir agent --restore`
 //! removes it without a good configuration.
 
-use std::{fs, time::Duration};
+use std::{fs, os::unix::fs::MetadataExt, time::Duration};
 
 use weir_datapath::engine::selftest;
 use weir_netlab::topology::{Family, Spec, UPLINK};
@@ -171,4 +171,26 @@ fn restore_without_a_state_leaves_clsact_and_says_so() {
     let restored = begun(&mut node, &["--restore"]);
     assert_eq!(restored.stdout, "everything is put back\n", "{restored:?}");
     assert!(!node.sh(&["tc", "qdisc", "show", "dev", UPLINK]).contains("clsact"));
+}
+
+/// A lock's file can be removed. The agent still answers at its socket.
+#[test]
+fn restore_beside_an_agent_whose_lock_was_removed_is_refused() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), wire: None, ..Spec::default() });
+    node.start(&node.config());
+    let before = traces(node.topology.node());
+    for is_removed in [false, true] {
+        if is_removed {
+            let namespace = fs::metadata(node.topology.node().path()).expect("it is there").ino();
+            fs::remove_file(format!("/run/weir/agent-{namespace}.lock")).expect("the agent holds it");
+        }
+        let refused = begun(&mut node, &["--restore"]);
+        let why =
+            if is_removed { "cannot put anything back: an agent answers at " } else { "another weir agent" };
+        assert!(refused.code == Some(1) && refused.stderr.contains(why), "{refused:?}");
+        assert_eq!(traces(node.topology.node()), before);
+    }
 }

@@ -34,7 +34,8 @@ pub fn restore(path: &Path, state: Option<&Path>) -> anyhow::Result<Restored> {
         let shown = directory.display();
         tracing::warn!("the state is read from {shown} (`--state DIR` names another): {}", chain(fault));
     }
-    if server::is_listened(&places.socket) {
+    // The socket of a faulty file is a guess, and may be that of another namespace's agent.
+    if places.fault.is_none() && server::is_listened(&places.socket) {
         anyhow::bail!(
             "cannot put anything back: an agent answers at {}; stop it first (`systemctl stop weir`)",
             places.socket.display()
