@@ -5,10 +5,11 @@
 //! turn. Such errors stay as long as demands stay. An integral of what each class sent beside what it was due
 //! removes them within 3 to 5 s.
 //!
-//! A class is compared once it has had a queue at each look for a time, since it then takes all it is given. An
-//! error of two turns is noise, and so is one that the comparison before did not find: connections that start
-//! have such errors. A class that loses its queue, or whose target moves, begins again, and so do all when
-//! another class begins or ceases to take all.
+//! A class is compared once it has had packets at each look for a time. One that had a queue at each look may get more.
+//! One that had fewer packets at some look may get less alone: it misses turns by itself, but has no claim to more
+//! than its target. Few connections of TCP have such queues. An error of two turns is noise, and so is one that the
+//! comparison before did not find: connections that start have such errors. A class without packets, or whose target
+//! moves, begins again, and so do all when another class begins or ceases to take all.
 //!
 //! Corrections never raise the sum of rates above what [`build`](super::build) may hand out, or that of a
 //! group's members above the group's ceiling. No rate of a class or group falls below seven eighths of its
@@ -26,9 +27,9 @@ use crate::engine::{
     plan::{Group, Plan},
 };
 
-/// The smallest backlog in bytes that counts as a queue.
+/// The smallest backlog in bytes that counts as a queue, and not as few packets.
 const QUEUE: u64 = 3 * 1514;
-/// A class has a queue for this time before it is compared.
+/// A class has packets for this time before it is compared, and a queue for this time before it may get more.
 const SETTLED: Duration = Duration::from_millis(2000);
 /// An error is one of at least this time.
 const LEAST: Duration = Duration::from_millis(500);
@@ -50,12 +51,16 @@ struct Taker {
     turn: u64,
     /// The counter at the last look.
     bytes: Option<u64>,
-    /// The first of the looks in a row that found a queue.
-    queued: Option<Instant>,
+    /// The first of the looks in a row that found packets.
+    busy: Option<Instant>,
+    /// The last look without a queue.
+    short: Option<Instant>,
     /// The start of the comparison.
     since: Instant,
     /// The bits that the class has sent since then above what it was due.
     excess: i128,
+    /// The same of all classes that are compared, and what they were due.
+    of_all: (i128, i128),
     /// The error of the comparison before, bit/s, 0 if there was none.
     last: i128,
     /// To be added to its rate, bit/s.
@@ -98,9 +103,11 @@ impl Corrections {
                     floor: member.policy.floor(),
                     turn: turns.get(&member.minor).copied().unwrap_or(0),
                     bytes: old.and_then(|old| old.bytes),
-                    queued: kept.and_then(|old| old.queued),
+                    busy: kept.and_then(|old| old.busy),
+                    short: kept.and_then(|old| old.short),
                     since: kept.map_or(self.seen.unwrap_or_default(), |old| old.since),
                     excess: kept.map_or(0, |old| old.excess),
+                    of_all: kept.map_or((0, 0), |old| old.of_all),
                     last: kept.map_or(0, |old| old.last),
                     correction: kept.map_or(0, |old| old.correction),
                 };
@@ -117,15 +124,19 @@ impl Corrections {
         for Measured { minor, counters } in measured {
             let Some(taker) = self.takers.get_mut(minor) else { continue };
             let before = taker.bytes.replace(counters.bytes);
-            if counters.backlog < QUEUE {
+            if counters.backlog == 0 {
                 is_changed |= taker.correction != 0;
-                (taker.queued, taker.correction) = (None, 0);
+                (taker.busy, taker.correction) = (None, 0);
                 taker.compare_from(now);
                 continue;
             }
-            let queued = *taker.queued.get_or_insert(now);
+            if counters.backlog < QUEUE {
+                is_changed |= taker.correction > 0;
+                (taker.short, taker.correction) = (Some(now), taker.correction.min(0));
+            }
+            let busy = *taker.busy.get_or_insert(now);
             match before.and_then(|before| counters.bytes.checked_sub(before)) {
-                Some(bytes) if now.since(queued) >= SETTLED => {
+                Some(bytes) if now.since(busy) >= SETTLED => {
                     sent.insert(*minor, i128::from(bytes) * 8);
                 }
                 _ => taker.compare_from(now),
@@ -133,16 +144,11 @@ impl Corrections {
         }
         let all_sent: i128 = sent.values().sum();
         let all_due: i128 = sent.keys().map(|minor| due(self.takers[minor].target)).sum();
-        // The demands are not what the division took them for.
-        let is_strange = (all_sent - all_due).abs() > (all_due / 20).max(due(self.capacity) / 100);
         for (minor, sent) in sent {
             let Some(taker) = self.takers.get_mut(&minor) else { continue };
-            if is_strange {
-                taker.compare_from(now);
-            } else {
-                taker.excess += sent - due(taker.target);
-                is_changed |= taker.correct(now);
-            }
+            taker.excess += sent - due(taker.target);
+            taker.of_all = (taker.of_all.0 + all_sent - all_due, taker.of_all.1 + all_due);
+            is_changed |= taker.correct(self.capacity, now);
         }
         is_changed
     }
@@ -239,13 +245,24 @@ impl Taker {
     }
 
     fn compare_from(&mut self, now: Instant) {
-        (self.since, self.excess, self.last) = (now, 0, 0);
+        (self.since, self.excess, self.of_all, self.last) = (now, 0, (0, 0), 0);
+    }
+
+    /// Whether all classes together did not send what they were due. The demands are not what the division took them
+    /// for then. One look alone tells little: it is late by some packets.
+    fn is_strange(&self, capacity: BitRate, elapsed: Duration) -> bool {
+        let (excess, due) = self.of_all;
+        excess.abs() > (due / 20).max(i128::from(capacity.bytes_in(elapsed).0) * 8 / 100)
     }
 
     /// Corrects the part of an error that two comparisons in a row have found. Returns whether it did.
-    fn correct(&mut self, now: Instant) -> bool {
+    fn correct(&mut self, capacity: BitRate, now: Instant) -> bool {
         let elapsed = now.since(self.since);
         if elapsed < LEAST {
+            return false;
+        }
+        if self.is_strange(capacity, elapsed) {
+            self.compare_from(now);
             return false;
         }
         if self.excess.abs() <= i128::from(self.turn * TURNS) {
@@ -258,7 +275,9 @@ impl Taker {
         let (target, step) = (i128::from(self.target.0), i128::from(self.target.0 / STEP));
         let error = (self.excess * 1000 / millis.max(1)).clamp(-step, step);
         let lasting = if error < 0 { error.max(self.last).min(0) } else { error.min(self.last).max(0) };
-        let wanted = (i128::from(self.correction) - lasting).clamp(-target / 4, target / 8);
+        let is_short = self.short.is_some_and(|short| now.since(short) < elapsed + SETTLED);
+        let most = if is_short { 0 } else { target / 8 };
+        let wanted = (i128::from(self.correction) - lasting).clamp(-target / 4, most);
         let before = std::mem::replace(&mut self.correction, i64::try_from(wanted).unwrap_or(0));
         self.compare_from(now);
         self.last = error;

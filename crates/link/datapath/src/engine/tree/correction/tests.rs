@@ -159,12 +159,35 @@ fn link_that_carries_less_than_its_capacity_winds_up_nothing() {
     }));
 }
 
+/// The small class has this rate, and the other one the rest.
+fn small_has(small: BitRate) -> impl Fn(&Model, u16) -> BitRate {
+    move |_, minor| if minor == 16 { small } else { BitRate(BitRate::mbit(100).0 - small.0) }
+}
+
 #[test]
-fn class_without_a_queue_loses_its_correction() {
+fn class_with_few_packets_may_get_less_alone() {
+    const FEW: u64 = 1514;
+    let mut over = Model::new(members());
+    over.look(40, FEW, Model::with_a_packet_on_top);
+    assert!(over.rate(16) < BitRate::kbit(1_900), "it had too much");
+    over.look(40, FEW, small_has(BitRate::kbit(1_800)));
+    assert_eq!(over.rate(16), BitRate::mbit(2), "it had too little after that");
+
+    let mut under = Model::new(members());
+    let too_little = || small_has(BitRate::kbit(1_800));
+    assert!(!under.look(60, FEW, too_little()));
+    assert!(!under.look(18, QUEUED, too_little()), "it has a queue since 1.8 s");
+    assert!(under.look(40, QUEUED, too_little()), "it has a queue at each look");
+    assert!(under.look(1, FEW, too_little()), "what it was given more ends with its queue");
+    assert!(!under.look(60, FEW, too_little()));
+}
+
+#[test]
+fn class_without_packets_loses_its_correction() {
     let mut model = Model::new(members());
     assert!(model.look(40, QUEUED, Model::with_a_packet_on_top));
     assert!(model.rate(16) < BitRate::kbit(1_900));
-    assert!(model.look(1, 1514, Model::with_a_packet_on_top));
+    assert!(model.look(1, 0, Model::with_a_packet_on_top));
     assert_eq!(model.rate(16), BitRate::mbit(2));
 }
 
