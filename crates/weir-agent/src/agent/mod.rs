@@ -432,7 +432,7 @@ impl Agent {
     /// Stores what the next agent goes on with.
     fn save(&mut self) {
         if let Some(agreements) = &mut self.agreements {
-            agreements.save_counted(&self.store);
+            agreements.save_counted(&self.store, true);
             agreements.save_months(&self.store);
             self.store_clock();
         }

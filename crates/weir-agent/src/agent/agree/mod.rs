@@ -48,6 +48,9 @@ pub(crate) use words::unknown;
 
 /// How long counted bytes may wait to be written. A crash forgets at most this part of a quota's use.
 const USAGE_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// The same of agreements without a quota, whose bytes are only shown.
+const ALL_USAGE_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
 /// The most calendar steps in one answer.
 const MAX_STEPS: usize = 10_000;
 
@@ -82,6 +85,8 @@ pub struct Agreements {
     /// Agreements whose counted bytes are not written yet.
     counted: BTreeSet<Name>,
     counted_since: Instant,
+    /// The last time when those without a quota were written, too.
+    all_counted_since: Instant,
     /// Agreements whose quota was used up at the last look.
     used_up: BTreeSet<Name>,
     monitor: Monitor,
@@ -140,6 +145,7 @@ impl Agreements {
             unsaved: BTreeSet::new(),
             counted: BTreeSet::new(),
             counted_since: Instant::default(),
+            all_counted_since: Instant::default(),
             used_up: BTreeSet::new(),
             monitor: Monitor::new(),
             months_saved: Instant::default(),
@@ -586,20 +592,24 @@ impl Agreements {
         self.used_up = used_up;
         news |= now.monotonic.since(self.counted_since) >= USAGE_EVERY;
         if news {
+            let all = now.monotonic.since(self.all_counted_since) >= ALL_USAGE_EVERY;
             self.counted_since = now.monotonic;
-            self.save_counted(store);
+            if all {
+                self.all_counted_since = now.monotonic;
+            }
+            self.save_counted(store, all);
         }
     }
 
-    /// Writes the bytes counted under agreements with a quota.
-    pub(crate) fn save_counted(&mut self, store: &Store) {
-        let counted = std::mem::take(&mut self.counted);
+    /// Writes the bytes counted under agreements with a quota, or under `all`.
+    pub(crate) fn save_counted(&mut self, store: &Store, all: bool) {
         let with_quota = |id: &Name| self.ledger.agreement(id).is_some_and(|a| a.offer.terms.quota.is_some());
-        let usages: Vec<_> = counted
-            .into_iter()
-            .filter(|id| with_quota(id))
-            .filter_map(|id| self.ledger.usage(&id).map(|u| (id, u)))
-            .collect();
+        let (due, later) =
+            std::mem::take(&mut self.counted).into_iter().partition(|id| all || with_quota(id));
+        self.counted = later;
+        let due: BTreeSet<Name> = due;
+        let usages: Vec<_> =
+            due.into_iter().filter_map(|id| self.ledger.usage(&id).map(|usage| (id, usage))).collect();
         if !usages.is_empty()
             && let Err(e) = store.save_usage(&usages)
         {

@@ -396,7 +396,7 @@ fn quota_of_a_day_is_given_once_though_the_clock_leaves_it() {
         agreements.advance(moment(noon).utc);
         agreements.ledger.count(&id, Bytes(1_000), moment(noon).utc).unwrap();
         agreements.advance(moment(back).utc);
-        agreements.save_counted(&store);
+        agreements.save_counted(&store, false);
         if is_restarted {
             drop((agreements, store));
             store = Store::open(dir.path()).unwrap();
@@ -407,7 +407,33 @@ fn quota_of_a_day_is_given_once_though_the_clock_leaves_it() {
             |agreements: &Agreements, at| agreements.in_force(Direction::Upload, moment(at).utc)[0].max;
         assert_eq!(most(&agreements, again), after, "restarted: {is_restarted}");
         assert_eq!(most(&agreements, midnight), BitRate::mbit(20));
-        agreements.save_counted(&store);
+        agreements.save_counted(&store, false);
+    }
+}
+
+/// An agreement without a quota shows its bytes. They are written once a minute, and at the agent's end.
+#[test]
+fn bytes_under_an_agreement_without_a_quota_outlive_the_agent() {
+    for is_ended in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config("");
+        let store = Store::open(dir.path()).unwrap();
+        let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
+        let id = agreements.offer(&client(), None, offer("web", 20), &store, moment(0)).unwrap().agreement.id;
+        // A first minute is over at once, as the agent has written nothing yet.
+        for at in [1, 7, 30] {
+            agreements.count(&[sent(&id, 500)], &store, moment(at));
+        }
+        if is_ended {
+            agreements.save_counted(&store, true);
+        } else {
+            agreements.count(&[], &store, moment(62));
+        }
+        drop((agreements, store));
+        let store = Store::open(dir.path()).unwrap();
+        let agreements = Agreements::open(&config, &store, moment(63).utc).unwrap().unwrap();
+        let status = agreements.status(agreements.one(id.as_str()).unwrap(), None, &[], moment(63).utc);
+        assert_eq!((status.sent_today, status.sent_this_month), (Bytes(1_500), Bytes(1_500)), "{is_ended}");
     }
 }
 
@@ -429,7 +455,7 @@ fn restart_over_midnight_is_no_step_of_the_clock() {
         let id = agreements.offer(&client(), None, limited, &store, moment(0)).unwrap().agreement.id;
         agreements.ledger.count(&id, Bytes(1_000), moment(ahead).utc).unwrap();
         agreements.advance(moment(before).utc);
-        agreements.save_counted(&store);
+        agreements.save_counted(&store, false);
         if let Some(at) = stored {
             let wall = std::time::Duration::from_millis(moment(at).utc.millis() as u64);
             let reading = Reading { wall, boot: wall, is_synchronized: true };
@@ -463,7 +489,7 @@ fn quota_renews_at_midnight_after_the_clock_was_ahead_and_after_a_restart() {
         let id = agreements.offer(&client(), None, limited, &store, moment(0)).unwrap().agreement.id;
         agreements.ledger.count(&id, Bytes(1_000), moment(wrong).utc).unwrap();
         agreements.counted.insert(id.clone());
-        agreements.save_counted(&store);
+        agreements.save_counted(&store, false);
         agreements.advance(moment(0).utc);
         assert_eq!(agreements.in_force(Direction::Upload, moment(0).utc)[0].max, BitRate::mbit(2));
         assert_eq!(agreements.in_force(Direction::Upload, moment(day).utc)[0].max, BitRate::mbit(20));
@@ -477,7 +503,7 @@ fn quota_renews_at_midnight_after_the_clock_was_ahead_and_after_a_restart() {
         (sent_today(&agreements, &id, 0), sent_today(&agreements, &id, day)),
         (Bytes(1_000), Bytes(0))
     );
-    agreements.save_counted(&store);
+    agreements.save_counted(&store, false);
     drop((agreements, store));
     // The mended usage is stored, so an agent of the next day does not take it for its own.
     let store = Store::open(dir.path()).unwrap();
