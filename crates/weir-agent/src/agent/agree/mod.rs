@@ -618,8 +618,8 @@ impl Agreements {
         }
     }
 
-    /// The agreements to enforce now in one direction, the oldest first. Where the capacity is less than all their
-    /// minima, the oldest have theirs, and the others are suspended until they fit again.
+    /// The agreements to enforce now in one direction, the oldest first. Where the reservable part of the capacity is
+    /// less than all their minima, the oldest have theirs, and the others are suspended until they fit again.
     pub(crate) fn in_force(&self, direction: Direction, now: Utc) -> Vec<Agreed> {
         self.link_of(direction).map_or_else(Vec::new, |link| self.in_force_on(link, direction, now))
     }
@@ -639,7 +639,7 @@ impl Agreements {
         let mut all: Vec<Agreed> = in_force.map(agreed).collect();
         // Of two agreements about one class the older one has it, too.
         all.sort_by_cached_key(|one| (self.ledger.agreement(&one.id).map(|a| a.answered), one.id.clone()));
-        let mut free = link.assured();
+        let mut free = self.rules.reservable.of(link.assured());
         for one in &mut all {
             if one.min > free {
                 one.suspended = Some(free);

@@ -302,10 +302,10 @@ fn minima_that_a_smaller_capacity_cannot_hold_are_suspended_by_age() {
     assert_eq!(suspended(agreements), [None; 3]);
     let mut config = config("");
     for (capacity, expected) in [
-        (50, [None, Some(BitRate::mbit(20)), None]),
-        (29, [Some(BitRate::mbit(29)), Some(BitRate::mbit(29)), None]),
-        (84, [None, None, Some(BitRate::mbit(14))]),
-        (85, [None; 3]),
+        (50, [None, Some(BitRate::mbit(15)), None]),
+        (30, [Some(BitRate::mbit(27)), Some(BitRate::mbit(27)), None]),
+        (90, [None, None, Some(BitRate::mbit(11))]),
+        (95, [None; 3]),
     ] {
         config.link.capacity = BitRate::mbit(capacity);
         agreements.reconfigure(config.agreements.clone().unwrap(), &config.link);
@@ -327,9 +327,11 @@ fn plan_of_a_smaller_capacity_suspends_the_agreements_that_it_cannot_hold() {
     }
     let (now, none) = (moment(9).utc, BitRate::ZERO);
     let mut config = config("");
-    for (capacity, suspended, excess) in
-        [(100, [None; 2], 0), (50, [None, Some(BitRate::mbit(20))], 25_000), (75, [None; 2], 2_500)]
-    {
+    for (capacity, suspended, excess) in [
+        (100, [None; 2], 0),
+        (50, [None, Some(BitRate::mbit(15))], 25_000),
+        (75, [None, Some(BitRate::kbit(37_500))], 2_500),
+    ] {
         config.link.capacity = BitRate::mbit(capacity);
         let (set, minors) = (Default::default(), Default::default());
         let mut table = ClassTable::new(config.clone(), set, minors, Default::default(), none);
