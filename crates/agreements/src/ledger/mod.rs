@@ -22,12 +22,13 @@ use std::{
 use weir_units::{Bytes, Instant};
 
 use crate::{
-    Agreement, AgreementEvent, AgreementState, Calendar, Direction, GuaranteeState, Limits, Name, Offer,
-    Oversubscribed, ServiceState, Template, TermsError, Usage, Utc, quota::MAX_AHEAD,
+    Agreement, AgreementEvent, AgreementState, Calendar, Direction, GuaranteeState, Interval, Limits, Name,
+    Offer, Oversubscribed, Selector, ServiceState, Template, TermsError, Usage, Utc, quota::MAX_AHEAD,
 };
 use directions::{Bookings, LinkReservations};
 use force::in_force;
 use places::Places;
+use reservations::may_be_one_container;
 
 /// How much a book holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -222,6 +223,39 @@ impl AgreementLedger {
     #[must_use]
     pub fn agreement(&self, id: &Name) -> Option<&Agreement> {
         self.entries.get(id).map(|entry| &entry.agreement)
+    }
+
+    /// Tests whether no one else has an agreement about packets of this container in a direction and at a time of an
+    /// offer. `is_own` tells agreements of the caller by their account. Offers that wait for a decision do not count.
+    ///
+    /// # Errors
+    /// [`Rejection::SelectorTaken`] for the first one that begins.
+    pub fn check_container(
+        &self,
+        container: &Name,
+        offer: &Offer,
+        now: Utc,
+        is_own: impl Fn(&Name, &Agreement) -> bool,
+    ) -> Result<(), Rejection> {
+        let interval = Interval { start: offer.terms.start.unwrap_or(now), end: offer.end() };
+        let directions = offer.terms.direction;
+        let is_rival = |entry: &&LedgerEntry| {
+            let LedgerEntry { agreement, account, closed, .. } = entry;
+            closed.is_none()
+                && agreement.state != AgreementState::Pending
+                && directions.iter().any(|one| agreement.offer.terms.direction.has(one))
+                && agreement.interval().overlaps(&interval)
+                && agreement.selector.container.as_ref().is_some_and(|of| may_be_one_container(of, container))
+                && !is_own(account, agreement)
+        };
+        let rivals = self.entries.values().filter(is_rival).map(|entry| entry.agreement.interval());
+        match rivals.min_by_key(|taken| taken.start) {
+            None => Ok(()),
+            Some(Interval { start: from, end: until }) => {
+                let selector = Box::new(Selector::service(container));
+                Err(Rejection::SelectorTaken { selector, from, until })
+            }
+        }
     }
 
     /// The bytes sent under the agreement with that id.

@@ -77,6 +77,11 @@ fn may_be_same(one: Option<&Name>, other: Option<&Name>) -> bool {
     }
 }
 
+/// Whether two names may mean one container.
+pub(super) fn may_be_one_container(one: &Name, other: &Name) -> bool {
+    bare(one) == bare(other) && may_be_same(Some(one), Some(other))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

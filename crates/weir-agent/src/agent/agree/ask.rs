@@ -80,7 +80,7 @@ impl Agent {
                 let named = container_of(&offer).map(Name::as_str);
                 let is_of_any_sender = named.is_some_and(|name| self.classes.is_of_any_sender(name));
                 let answer = self.change_agreements(&by, owner.clone(), "offer", |a, store| {
-                    a.permits_offer(&owner, &offer, is_of_any_sender)?;
+                    a.permits_offer(&owner, &offer, is_of_any_sender, now.utc)?;
                     a.offer(&client, Some(maker), *offer, store, now)
                 });
                 drop(reply.send(answer));

@@ -388,12 +388,18 @@ impl Agreements {
 
     /// Whether a caller may make this offer. A caller without the right `admin` offers for packets of one
     /// container, unless it names a template of the configuration that selects the packets. Where the
-    /// configuration has templates, it names one. `is_of_any_sender` says whether the name is that of a class of the
-    /// configuration that selects packets.
+    /// configuration has templates, it names one. No one else may have an agreement about packets of that container then. `is_of_any_sender` says whether the name is that of a class of the configuration that selects
+    /// packets.
     ///
     /// # Errors
     /// It may not.
-    pub fn permits_offer(&self, caller: &Owner, offer: &Offer, is_of_any_sender: bool) -> Result<(), Fault> {
+    pub fn permits_offer(
+        &self,
+        caller: &Owner,
+        offer: &Offer,
+        is_of_any_sender: bool,
+        now: Utc,
+    ) -> Result<(), Fault> {
         let Owner::Of(caller) = caller else { return Ok(()) };
         let named = offer.context.template_id.as_ref();
         let is_named = |template: &&Template| Some(&template.id) == named;
@@ -407,7 +413,16 @@ impl Agreements {
             return if is_same { Ok(()) } else { Err(words::other_packets(caller, template)) };
         }
         match container_of(offer) {
-            Some(container) if is_sender(container.as_str()) && !is_of_any_sender => Ok(()),
+            Some(container) if is_sender(container.as_str()) && !is_of_any_sender => {
+                let party = &offer.context.initiator;
+                let own = account(Some(caller), party);
+                let free = self.ledger.check_container(container, offer, now, |account, agreement| {
+                    // The operator may have made one for the same party. A user chooses the party's name freely.
+                    let is_of_party = || agreement.offer.context.initiator == *party;
+                    *account == own || matches!(caller, Maker::Party(_)) && is_of_party()
+                });
+                free.map_err(|rejection| Fault::from(&rejection))
+            }
             of => Err(words::not_of_a_container(caller, of)),
         }
     }

@@ -6,7 +6,7 @@ use crate::{
     },
     config::RESERVED,
 };
-use weir_agree::Directions;
+use weir_agree::{Directions, Selector};
 use weir_api::EventKind;
 use weir_units::Bytes;
 
@@ -575,7 +575,7 @@ fn offers_without_admin_are_for_one_container_or_by_a_template() {
         with(&|offer| offer.context.template_id = Some(id.clone()))
     };
     let free = StoredAgreements::new().agreements;
-    assert!(free.permits_offer(&user, &offer("web", 20), false).is_ok());
+    assert!(free.permits_offer(&user, &offer("web", 20), false, moment(0).utc).is_ok());
     // Neither does another name of such a class help, nor that of a class that selects packets.
     let aliases = RESERVED.map(|name| offer(&format!("weir:{name}"), 20));
     let others = ["group:shop", "agreement:a-1", "absent:web"].map(|name| offer(name, 20));
@@ -583,14 +583,17 @@ fn offers_without_admin_are_for_one_container_or_by_a_template() {
         offer.terms.selector.container = Some(Name::new("weir:host").unwrap());
         offer.terms.selector.source_port = Some(80);
     });
-    assert!(free.permits_offer(&user, &offer("docker:host", 20), false).is_ok(), "a container of that name");
-    assert!(free.permits_offer(&user, &offer("voice", 20), true).is_err());
+    assert!(
+        free.permits_offer(&user, &offer("docker:host", 20), false, moment(0).utc).is_ok(),
+        "a container of that name"
+    );
+    assert!(free.permits_offer(&user, &offer("voice", 20), true, moment(0).utc).is_err());
     let own = RESERVED.map(|name| offer(name, 20));
     for refused in own.iter().chain(&aliases).chain(&others).chain([&at_host, &of_all]) {
-        let fault = free.permits_offer(&user, refused, false).unwrap_err();
+        let fault = free.permits_offer(&user, refused, false, moment(0).utc).unwrap_err();
         assert_eq!(fault.code, FaultCode::Forbidden);
         assert!(fault.message.contains("offer for a container"), "{}", fault.message);
-        assert!(free.permits_offer(&Owner::Any, refused, false).is_ok());
+        assert!(free.permits_offer(&Owner::Any, refused, false, moment(0).utc).is_ok());
     }
 
     let template = |id: &str, selector: &str| {
@@ -601,12 +604,68 @@ fn offers_without_admin_are_for_one_container_or_by_a_template() {
     };
     let selecting = template("http", ", selector = { destination_port = 80, protocol = \"tcp\" }");
     let bound = StoredAgreements::with(&(template("any", "") + &selecting)).agreements;
-    let is_permitted = |offer: &Offer| bound.permits_offer(&user, offer, false).is_ok();
+    let is_permitted = |offer: &Offer| bound.permits_offer(&user, offer, false, moment(0).utc).is_ok();
     assert!(!is_permitted(&offer("web", 20)) && !is_permitted(&by("bandwidth")), "it names none of them");
     assert!(is_permitted(&by("any")) && is_permitted(&by("http")));
     let other_packets = Offer { context: by("http").context, ..of_all };
     assert!(!is_permitted(&other_packets));
-    assert!(bound.permits_offer(&Owner::Any, &offer("web", 20), false).is_ok());
+    assert!(bound.permits_offer(&Owner::Any, &offer("web", 20), false, moment(0).utc).is_ok());
+}
+
+/// A capacity that falls leaves the part that no agreement may have, to the host and all that has no agreement.
+#[test]
+fn promises_in_force_leave_the_part_that_no_agreement_may_have() {
+    let StoredAgreements { mut agreements, store, _dir } = StoredAgreements::new();
+    for (service, min) in [("video", 30), ("camera", 5)] {
+        agreements.offer(&client(), None, offer(service, min), &store, moment(0)).unwrap();
+    }
+    let suspended = |agreements: &Agreements, capacity: u64| {
+        let mut link = agreements.link.clone();
+        link.capacity = BitRate::mbit(capacity);
+        let all = agreements.in_force_on(&link, Direction::Upload, moment(1).utc);
+        all.iter().map(|one| one.suspended).collect::<Vec<_>>()
+    };
+    assert_eq!(suspended(&agreements, 39), [None, None]);
+    assert_eq!(suspended(&agreements, 38), [None, Some(BitRate::kbit(4_200))]);
+    assert_eq!(suspended(&agreements, 30), [Some(BitRate::mbit(27)), None]);
+}
+
+/// Another tenant can neither take packets of a container that is under an agreement, nor shut its owner out by a part
+/// of the packets.
+#[test]
+fn container_under_an_agreement_is_no_one_elses_without_admin() {
+    let mut stored = StoredAgreements::new();
+    let maker = |party: &str| Maker::Party(party.to_owned());
+    let of = |party: &str, subnet: Option<&str>| {
+        let mut offer = offer("video", 20);
+        offer.context.initiator = Name::new(party).unwrap();
+        if let Some(subnet) = subnet {
+            let container = Name::new("docker:video").ok();
+            offer.terms.selector = Selector { container, subnet: subnet.parse().ok(), ..Selector::default() };
+        }
+        offer
+    };
+    let mut made = of("acme", None);
+    made.terms.end = Some(moment(100).utc);
+    stored.agreements.offer(&client(), Some(maker("acme")), made, &stored.store, moment(0)).unwrap();
+    let permits = |owner: &Owner, offer: &Offer| {
+        stored.agreements.permits_offer(owner, offer, false, moment(5).utc).map_err(|fault| fault.code)
+    };
+    let (acme, evil) = (Owner::Of(maker("acme")), Owner::Of(maker("evil")));
+    let part = of("evil", Some("0.0.0.0/0"));
+    assert_eq!(permits(&evil, &part), Err(FaultCode::SelectorTaken));
+    assert_eq!(permits(&acme, &of("acme", Some("192.0.2.0/24"))), Ok(()));
+    assert_eq!(permits(&Owner::Any, &part), Ok(()));
+    // A user may name any party.
+    let user = Owner::Of(Maker::User(1000));
+    assert_eq!(permits(&user, &of("acme", Some("192.0.2.0/24"))), Err(FaultCode::SelectorTaken));
+
+    let mut later = part;
+    later.terms.start = Some(moment(101).utc);
+    assert_eq!(permits(&evil, &later), Ok(()), "the first one is over then");
+    let mut other = of("evil", None);
+    other.service.name = Name::new("mail").unwrap();
+    assert_eq!(permits(&evil, &other), Ok(()));
 }
 
 #[test]
