@@ -94,7 +94,9 @@ pub enum TermsError {
     #[error(transparent)]
     Selector(#[from] SelectorError),
     /// A weight that would not be used.
-    #[error("cannot weigh by {0} in equal shares: write share = weighted, or leave the weight out")]
+    #[error(
+        "cannot weigh by {0}: an offer without a share has an equal one; write share = weighted, or leave the weight out"
+    )]
     WeightUnused(u32),
     /// A quota for neither a day nor a month.
     #[error("cannot keep a quota without a size: give bytes for a day, a month or both")]

@@ -116,7 +116,10 @@ pub enum ClientError {
         source: io::Error,
     },
     /// The agent does not answer in time.
-    #[error("no answer from the agent at {at} within {after:?}: it is alive but busy, or stopped")]
+    #[error(
+        "no answer from the agent at {at} within {after:?}: it is alive but busy, or stopped; what was asked for may \
+         still be done"
+    )]
     Timeout {
         /// The socket or URL that was tried.
         at: String,

@@ -117,7 +117,7 @@ const MAY: &str = "root may, and so may each user of `admin` in `[access]` of th
 pub(super) fn no_template(caller: &Maker, named: Option<&Name>) -> Fault {
     let named = named.map_or("no template".to_owned(), |id| format!("{id}, which is not one of them"));
     let message = format!(
-        "{caller} cannot make this offer: it names {named}, and this node has templates (`weir agree templates`): \
+        "{caller} cannot make this offer: it names {named}, and this node has templates (`weir agree template`): \
          name one; {MAY}"
     );
     Fault::new(FaultCode::Forbidden, message)
@@ -138,7 +138,7 @@ pub(super) fn not_of_a_container(caller: &Maker, of: Option<&Name>) -> Fault {
     let of = of.map_or("packets of any sender".to_owned(), |of| format!("packets of {of}"));
     let message = format!(
         "{caller} cannot make this offer: it is for {of}: offer for a container, or name a template that selects \
-         packets (`weir agree templates`); {MAY}"
+         packets (`weir agree template`); {MAY}"
     );
     Fault::new(FaultCode::Forbidden, message)
 }

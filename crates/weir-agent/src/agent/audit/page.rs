@@ -33,7 +33,7 @@ pub(super) fn read(
     let limit = query.limit.unwrap_or(MAX_RECORDS).min(MAX_RECORDS);
     let all = files::list(directory)?;
     // A file ends where the next one begins.
-    let first = all.iter().rposition(|(number, _)| *number <= query.after + 1).unwrap_or(0);
+    let first = all.iter().rposition(|(number, _)| *number <= query.after.saturating_add(1)).unwrap_or(0);
     let (mut history, mut changes) = (History::default(), 0);
     let mut last: Option<u64> = None;
     for (_, path) in &all[first..] {
