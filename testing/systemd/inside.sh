@@ -3,37 +3,7 @@
 #
 # Namespaces `web`, `db` and `probe` send by this node's uplink eth0 to a far end, which counts. `web` sends 4 Mbit/s and
 # may have 2, `db` sends all that it can, and `probe` 0.4 Mbit/s. The guest's time is virtual: seconds without work pass at once.
-set -uo pipefail
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C TERM=dumb COLUMNS=200 SYSTEMD_COLORS=0
-cd /
-passed=0
-code=1
-pass() { passed=$((passed + 1)); echo "ok: $*"; }
-fail() {
-	echo "test-systemd: $*"
-	journalctl --no-pager --lines 40 --output short-monotonic
-	exit 1
-}
-now() { cut -d' ' -f1 /proc/uptime; }
-end() {
-	echo "weir-vm: job ended with $code, $(now) s"
-	systemctl poweroff --force --force
-}
-trap end EXIT
-# The time between two moments, and whether a figure lies between two others.
-since() { awk -v from="$1" -v to="$(now)" 'BEGIN { printf "%.1f", to - from }'; }
-within() { awk -v got="${1:-nan}" -v least="$2" -v most="$3" 'BEGIN { exit !(got + 0 >= least && got + 0 <= most && got != "nan") }'; }
-# waited_for SECONDS COMMAND...
-waited_for() {
-	local tries=$(($1 * 5))
-	shift
-	while ! "$@" >/dev/null 2>&1; do
-		tries=$((tries - 1))
-		[ $tries -gt 0 ] || return 1
-		sleep 0.2
-	done
-}
-quietly() { "$@" >/test/log 2>&1 || { cat /test/log; fail "\`$*\` failed"; }; }
+source /test/common.sh
 property() { systemctl show --property "$2" --value "$1"; }
 is_active() { [ "$(property weir.service ActiveState)" = active ]; }
 # A new process is active.
@@ -59,7 +29,6 @@ network() {
 traffic=/test/traffic.py
 counted=/test/counted
 senders=()
-far=
 begin_traffic() {
 	[ ${#senders[@]} -eq 0 ] || return 0
 	ip netns exec web python3 $traffic send 198.51.100.1 5001 4000000 & senders+=($!)
@@ -83,17 +52,7 @@ shares_hold() {
 }
 
 make_network() {
-	echo 1 >/proc/sys/net/ipv4/ip_forward
-	unshare --net sleep infinity &
-	far=$!
-	waited_for 5 test -n "$(readlink /proc/$far/ns/net)"
-	sleep 0.5
-	ip link add eth0 type veth peer name far0 netns $far
-	ip address add 198.51.100.2/24 dev eth0
-	ip link set eth0 up
-	nsenter --target $far --net sh -c 'ip link set lo up; ip address add 198.51.100.1/24 dev far0; ip link set far0 up
-		ip route add default via 198.51.100.2'
-	ip route add default via 198.51.100.1
+	make_far_end
 	local name number=1
 	for name in web db probe; do
 		ip netns add $name

@@ -3,13 +3,15 @@
 
     traffic.py send ADDRESS PORT RATE_BPS
     traffic.py count FILE PORT...
+    traffic.py sink FILE DEVICE PORT...          streams of TCP in place of datagrams
     traffic.py rate FILE PORT FROM TO            Mbit/s of this time
     traffic.py least|most FILE PORT FROM TO S    Mbit/s of the S seconds in which fewest or most arrive
     traffic.py above FILE PORT FROM TO MBIT      seconds of tenths in which more arrives
     traffic.py lost FILE PORT FROM TO            datagrams that did not arrive
 
 Times are seconds since the boot. Sizes are those of layer 2. `count` writes a line for each tenth of a second in which
-datagrams arrived: the time, the port, the bytes, and the sequence numbers that are missing.
+datagrams arrived: the time, the port, the bytes, and the sequence numbers that are missing. `sink` does so for frames of TCP
+that a device receives, also of those that TCP sends again.
 """
 
 import selectors
@@ -21,6 +23,11 @@ import time
 PAYLOAD = 1200
 # Ethernet, IPv4 and UDP.
 HEADERS = 14 + 20 + 8
+# The type of IPv4 in Ethernet's header, the header's length, and the place of TCP in IPv4's protocols.
+IPV4, ETHERNET, TCP = 0x0800, 14, 6
+MTU = 1500
+# asm-generic/socket.h. Python has no name for it.
+SO_RCVBUFFORCE = 33
 BIN_S = 0.1
 NUMBER = struct.Struct("!Q")
 
@@ -67,6 +74,50 @@ def count(file, *ports):
                 bins, end_s = {}, end_s + BIN_S
 
 
+def stream_of(head, size):
+    """The port to which a frame of TCP goes, and its length on the wire. Frames that have not been split yet count as
+    their parts, with a header each. Others have no port."""
+    if size < ETHERNET + 40 or int.from_bytes(head[12:14], "big") != IPV4 or head[23] != TCP:
+        return None, size
+    at = ETHERNET + (head[ETHERNET] & 15) * 4
+    headers = at + (head[at + 12] >> 4) * 4
+    parts = -(-(size - headers) // (ETHERNET + MTU - headers))
+    return int.from_bytes(head[at + 2:at + 4], "big"), size + headers * max(parts - 1, 0)
+
+
+def sink(file, device, *ports):
+    ready = selectors.DefaultSelector()
+    for port in map(int, ports):
+        ready.register(socket.create_server(("", port)), selectors.EVENT_READ, "listener")
+    wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(IPV4))
+    wire.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
+    wire.bind((device, IPV4))
+    ready.register(wire, selectors.EVENT_READ, "wire")
+    bins, end_s, head = {}, time.monotonic() + BIN_S, bytearray(128)
+    with open(file, "w", encoding="ascii") as lines:
+        while True:
+            for key, _ in ready.select(max(end_s - time.monotonic(), 0)):
+                if key.data == "wire":
+                    size = wire.recv_into(head, len(head), socket.MSG_TRUNC)
+                    port, size = stream_of(head, size)
+                    bins[port] = bins.get(port, 0) + size
+                elif key.data == "listener":
+                    ready.register(key.fileobj.accept()[0], selectors.EVENT_READ, "stream")
+                else:
+                    try:
+                        is_over = not key.fileobj.recv(1 << 18)
+                    except ConnectionError:
+                        is_over = True
+                    if is_over:
+                        ready.unregister(key.fileobj)
+                        key.fileobj.close()
+            if time.monotonic() >= end_s:
+                for port, size in bins.items():
+                    lines.write(f"{end_s:.2f} {port} {size} 0\n")
+                lines.flush()
+                bins, end_s = {}, end_s + BIN_S
+
+
 def bins_of(file, port, from_s, to_s):
     """(time, bytes, missing) of each tenth of a second, also of those in which nothing arrived."""
     count_of_bins = int((float(to_s) - float(from_s)) / BIN_S)
@@ -97,6 +148,8 @@ def main(verb, *words):
         send(*words)
     elif verb == "count":
         count(*words)
+    elif verb == "sink":
+        sink(*words)
     elif verb == "rate":
         found = bins_of(*words)
         print(f"{mbit(sum(size for size, _ in found), len(found) * BIN_S):.2f}")

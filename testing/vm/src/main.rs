@@ -158,6 +158,7 @@ fn go(cli: Cli) -> Result<ExitCode> {
             root.add("root.tar", 0o100_644, content);
             root.add_text("init", include_str!("boot.sh"));
             let kernel = kernel::get(&cache()?, &guest.wanted(), guest.update)?;
+            modules::add_to(&mut root, &kernel, modules::OF_RUNTIMES)?;
             boot(&guest, root, &kernel, false, false)
         }
         Verb::Run { guest, tests, skips, all } => {
@@ -195,13 +196,13 @@ fn with_job(guest: &Guest, mut root: Initramfs, job: &str, tests: bool, all: boo
     }
     root.add_text("init", include_str!("init.sh"));
     root.add_text("job", &(environment(guest, &kernel) + job + "\n"));
+    modules::add_to(&mut root, &kernel, "")?;
     boot(guest, root, &kernel, tests, all)
 }
 
 /// Boots a guest with these files; says what was wrong.
-fn boot(guest: &Guest, mut root: Initramfs, kernel: &Kernel, tests: bool, all: bool) -> Result<ExitCode> {
+fn boot(guest: &Guest, root: Initramfs, kernel: &Kernel, tests: bool, all: bool) -> Result<ExitCode> {
     let (begin, cache) = (Instant::now(), cache()?);
-    modules::add_to(&mut root, kernel)?;
     let archive = cache.join(format!("initramfs-{}", std::process::id()));
     fs::write(&archive, root.pack()?).with_context(|| format!("cannot write {}", archive.display()))?;
     let made = begin.elapsed();

@@ -25,12 +25,17 @@ const WANTED: &str = "bridge br_netfilter veth ifb dummy vxlan macvlan macvtap t
     act_mirred act_gact act_bpf act_police act_skbedit tcp_bbr tcp_diag udp_diag \
     nft_compat nft_chain_nat nft_ct xt_MASQUERADE xt_conntrack xt_mark";
 
-/// Puts the modules into the guest, and a `modprobe` that knows them.
-pub(crate) fn add_to(root: &mut Initramfs, kernel: &Kernel) -> Result<()> {
+/// The modules of container runtimes, for a root that has some.
+pub(crate) const OF_RUNTIMES: &str = "overlay fuse xt_addrtype xt_comment xt_multiport xt_nat xt_tcpudp ipt_REJECT \
+    nft_masq nft_nat nft_redir nft_reject_inet nft_fib_inet nft_numgen nft_limit nf_conntrack_netlink ip_tables ip6_tables \
+    iptable_filter iptable_nat ip6table_filter ip6table_nat";
+
+/// Puts these modules and [`WANTED`] into the guest, and a `modprobe` that knows them.
+pub(crate) fn add_to(root: &mut Initramfs, kernel: &Kernel, more: &str) -> Result<()> {
     let mut found = BTreeMap::new();
     index(&kernel.modules.join("kernel"), &mut found)?;
     let mut unpacked = Vec::new();
-    for name in WANTED.split_whitespace() {
+    for name in WANTED.split_whitespace().chain(more.split_whitespace()) {
         add(name, &found, &mut unpacked)?;
     }
     root.add_text("modules/map", &map(&unpacked));
