@@ -161,10 +161,10 @@ impl Datapath {
         };
         // Engine `pacing` always paces. Its credit alone would cost TCP much of the link.
         let wanted = config.link.pacing || kind == EngineKind::Pacing;
-        let mut pacing = if wanted { ClassifierConfig::PACED } else { 0 } | kind.programs();
+        let mut flags = if wanted { ClassifierConfig::PACED } else { 0 } | kind.programs();
         if config.link.download.is_some() {
             // An earlier agent's packets are marked so.
-            pacing |= ClassifierConfig::NAMED;
+            flags |= ClassifierConfig::NAMED;
         }
         let programs = ClassifierConfig {
             control_handle: handle(CONTROL),
@@ -172,7 +172,7 @@ impl Datapath {
             default_handle: handle(DEFAULT),
             charge_local: u32::from(config.link.charge_local),
             cookie: u32::from(marks.cookie),
-            pacing,
+            flags,
             tunnel_key: marks.tunnel_key,
             ..ClassifierConfig::default()
         };

@@ -148,7 +148,7 @@ static __always_inline void count_local(struct __sk_buff *skb, __u32 handle)
 
 static __always_inline __s32 link_header(const struct weir_config *cfg)
 {
-	return cfg->pacing & WEIR_BARE ? 0 : LINK_HEADER;
+	return cfg->flags & WEIR_BARE ? 0 : LINK_HEADER;
 }
 
 /*
@@ -170,7 +170,7 @@ static __always_inline void weigh(struct __sk_buff *skb, __u32 handle, __u32 hea
 /* Marks a packet that passes the scheduler. */
 static __always_inline void mark(struct __sk_buff *skb, const struct weir_config *cfg, __u32 handle)
 {
-	skb->tc_index = cfg->pacing & WEIR_NAMED ? mark_of(cfg->cookie, handle) : cfg->cookie;
+	skb->tc_index = cfg->flags & WEIR_NAMED ? mark_of(cfg->cookie, handle) : cfg->cookie;
 }
 
 /* Whether the packet has passed the scheduler. */
@@ -180,7 +180,7 @@ static __always_inline int is_marked(const struct __sk_buff *skb, const struct w
 
 	if (skb->tc_index == cfg->cookie)
 		return 1;
-	minor = cfg->pacing & WEIR_NAMED ? minor_of(cfg->cookie, skb->tc_index) : 0;
+	minor = cfg->flags & WEIR_NAMED ? minor_of(cfg->cookie, skb->tc_index) : 0;
 	if (!minor)
 		return 0;
 	handle = (cfg->default_handle & 0xffff0000) | minor;
@@ -191,10 +191,10 @@ static __always_inline int is_marked(const struct __sk_buff *skb, const struct w
 static __always_inline void classify(struct __sk_buff *skb, const struct weir_config *cfg, __u32 handle,
 				     __u32 header)
 {
-	if (cfg->pacing & WEIR_WEIGHED && cfg->pacing & (WEIR_BARE | WEIR_TUNNELS))
+	if (cfg->flags & WEIR_WEIGHED && cfg->flags & (WEIR_BARE | WEIR_TUNNELS))
 		weigh(skb, handle, header);
 	skb->priority = handle;
-	if (cfg->pacing & WEIR_SPARSE)
+	if (cfg->flags & WEIR_SPARSE)
 		skb->priority = priority_of(skb, cfg->ifb_index, handle, flow_of_socket(skb),
 					    skb->cb[WEIR_CB_DATAGRAM] != 0);
 	mark(skb, cfg, handle);
@@ -218,7 +218,7 @@ static __always_inline int hand_over(struct __sk_buff *skb, __u32 handle, __u32 
 
 static __always_inline int is_on(const struct weir_config *cfg)
 {
-	return cfg && (cfg->ifb_index || cfg->pacing & WEIR_IN_PLACE);
+	return cfg && (cfg->ifb_index || cfg->flags & WEIR_IN_PLACE);
 }
 
 /* Applies rules to a packet that would be in this class without them. */
@@ -236,7 +236,7 @@ static __always_inline __u32 by_rules(struct __sk_buff *skb, const struct weir_c
 static __always_inline void name_class(struct __sk_buff *skb, const struct weir_config *cfg, __u32 class)
 {
 	/* A minor with the highest bit looks like a mark. */
-	skb->tc_index = cfg->pacing & WEIR_NAMED && class & MARK_NAMES ? 0 : class & 0xffff;
+	skb->tc_index = cfg->flags & WEIR_NAMED && class & MARK_NAMES ? 0 : class & 0xffff;
 }
 
 /* Bytes that the tunnel of a packet from a port adds to each of its segments. */
@@ -255,14 +255,14 @@ static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir
 					const struct weir_config **of_link, __u32 *header)
 {
 	__u32 port = skb->ifindex, own, class, added = 0;
-	int is_local, is_usual = 1;
+	int is_local, is_main = 1;
 	struct packet p;
 	__u32 *handle;
 
 	if (!cfg)
 		return 0;
 	*of_link = cfg;
-	if (!(cfg->pacing & WEIR_SEVERAL) && !is_on(cfg))
+	if (!(cfg->flags & WEIR_SEVERAL) && !is_on(cfg))
 		return 0;
 	handle = bpf_map_lookup_elem(&weir_ports, &port);
 	if (!handle)
@@ -271,13 +271,13 @@ static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir
 	own = *handle & ~WEIR_PORT_BARE;
 	is_local = passes_port(cfg, &p);
 	*header = *handle & WEIR_PORT_BARE ? 0 : LINK_HEADER;
-	if (!is_local && cfg->pacing & (WEIR_SEVERAL | WEIR_TUNNELS)) {
+	if (!is_local && cfg->flags & (WEIR_SEVERAL | WEIR_TUNNELS)) {
 		struct way_out out = way_of(skb, cfg, &p);
 
 		if (out.tunnel)
 			added = added_by(skb, out.tunnel, *header);
-		if (cfg->pacing & WEIR_SEVERAL) {
-			is_usual = out.link == cfg->usual_link;
+		if (cfg->flags & WEIR_SEVERAL) {
+			is_main = out.link == cfg->main_link;
 			cfg = config_of(out.link);
 			if (!cfg)
 				return 0;
@@ -289,7 +289,7 @@ static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir
 		return is_on(cfg) ? cfg->control_handle : 0;
 	class = by_rules(skb, cfg, &p, own);
 	if (is_local) {
-		if (cfg->pacing & WEIR_PACED)
+		if (cfg->flags & WEIR_PACED)
 			forget_flow(skb);
 		count_local(skb, own);
 		name_class(skb, cfg, class);
@@ -299,8 +299,8 @@ static __always_inline __u32 port_class(struct __sk_buff *skb, const struct weir
 		name_class(skb, cfg, class);
 		return 0;
 	}
-	/* A socket is paced at its class's rate on the usual link. */
-	if (cfg->pacing & WEIR_PACED && is_usual)
+	/* A socket is paced at its class's rate on the main link. */
+	if (cfg->flags & WEIR_PACED && is_main)
 		note_flow(skb, class, link_header(cfg));
 	return class;
 }
@@ -312,14 +312,14 @@ int weir_port(struct __sk_buff *skb)
 	__u32 handle, header = 0;
 
 	/* Packets that come back from user space come back here. */
-	if (cfg && cfg->pacing & WEIR_USER && skb->tc_index == cfg->cookie)
+	if (cfg && cfg->flags & WEIR_USER && skb->tc_index == cfg->cookie)
 		return NEXT;
 	handle = port_class(skb, cfg, &of_link, &header);
 	if (!handle || !of_link)
 		return NEXT;
-	if (of_link->pacing & WEIR_IN_PLACE)
+	if (of_link->flags & WEIR_IN_PLACE)
 		return in_place(skb, of_link, handle);
-	if (of_link->pacing & WEIR_USER)
+	if (of_link->flags & WEIR_USER)
 		return hand_over(skb, handle, 0);
 	classify(skb, of_link, handle, header);
 	return bpf_redirect(of_link->ifb_index, 0);
@@ -328,7 +328,7 @@ int weir_port(struct __sk_buff *skb)
 /*
  * The same for clsact, with act_mirred behind it: where there is no TCX, an ifb may drop what
  * bpf_redirect sends (seen on 6.1; 6.12 is fine), because nothing says that it was redirected.
- * The action has one target, the usual link's scheduler. Packets that leave by another link are charged
+ * The action has one target, the main link's scheduler. Packets that leave by another link are charged
  * at that link's egress.
  */
 SEC("tc")
@@ -339,7 +339,7 @@ int weir_port_match(struct __sk_buff *skb)
 
 	if (!handle || !cfg || !of_link)
 		return NO_MATCH;
-	if (cfg->pacing & WEIR_SEVERAL && of_link != config_of(cfg->usual_link)) {
+	if (cfg->flags & WEIR_SEVERAL && of_link != config_of(cfg->main_link)) {
 		name_class(skb, cfg, handle);
 		return NO_MATCH;
 	}
@@ -403,7 +403,7 @@ static __always_inline int is_known(struct __sk_buff *skb, const struct weir_con
 
 	if (named_class(skb, cfg) || is_marked(skb, cfg))
 		return 1;
-	if (!(cfg->pacing & WEIR_SEVERAL))
+	if (!(cfg->flags & WEIR_SEVERAL))
 		return 0;
 #pragma unroll
 	for (number = 0; number < WEIR_LINKS; number++) {
@@ -434,45 +434,51 @@ int weir_tunnel(struct __sk_buff *skb)
 	return NEXT;
 }
 
+/* Lets a packet leave uncharged. With act_mirred behind the program, NO_MATCH keeps it from the scheduler. */
+static __always_inline int let_pass(const struct weir_config *cfg)
+{
+	return cfg->flags & (WEIR_IN_PLACE | WEIR_USER) ? NEXT : NO_MATCH;
+}
+
 SEC("tc")
 int weir_uplink(struct __sk_buff *skb)
 {
 	const struct weir_config *cfg = config();
 	__u32 handle, from, own, bucket, carried, number = 0;
-	int is_usual = 1, is_outer = 0, verdict = MATCH;
+	int is_main = 1, is_outer = 0, verdict = MATCH;
 	struct packet p;
 
-	if (cfg && cfg->pacing & WEIR_SEVERAL) {
+	if (cfg && cfg->flags & WEIR_SEVERAL) {
 		number = link_at(skb->ifindex, cfg);
-		is_usual = number == cfg->usual_link;
+		is_main = number == cfg->main_link;
 		cfg = config_of(number);
 	}
 	if (!is_on(cfg))
 		return NO_MATCH;
 	if (is_marked(skb, cfg))
-		return cfg->pacing & (WEIR_IN_PLACE | WEIR_USER) ? NEXT : NO_MATCH;
+		return let_pass(cfg);
 	parse(skb, &p);
-	if (passes_uplink(&p, cfg->pacing & WEIR_SEVERAL ? number : cfg->usual_link)) {
-		if (cfg->pacing & WEIR_PACED)
+	if (passes_uplink(&p, cfg->flags & WEIR_SEVERAL ? number : cfg->main_link)) {
+		if (cfg->flags & WEIR_PACED)
 			forget_flow(skb);
 		/* Else its port has counted it. */
 		if (!named_class(skb, cfg))
 			count_local(skb, skb->ingress_ifindex ? cfg->default_handle : host_class(skb, cfg));
-		return cfg->pacing & (WEIR_IN_PLACE | WEIR_USER) ? NEXT : NO_MATCH;
+		return let_pass(cfg);
 	}
-	if (cfg->pacing & WEIR_TUNNELS && leaves_tunnel(skb, cfg, &p, number, &carried)) {
+	if (cfg->flags & WEIR_TUNNELS && leaves_tunnel(skb, cfg, &p, number, &carried)) {
 		is_outer = 1;
 		skb->tc_index = carried;
 		if (is_marked(skb, cfg)) {
 			/* Of the outer flow the mark names no class: each class's packets are in it. */
 			skb->tc_index = cfg->cookie;
-			return cfg->pacing & (WEIR_IN_PLACE | WEIR_USER) ? NEXT : NO_MATCH;
+			return let_pass(cfg);
 		}
 	}
 	skb->cb[WEIR_CB_EXCESS] = EXCESS_NONE;
 	from = skb->ingress_ifindex;
 	handle = named_class(skb, cfg);
-	if (!handle && cfg->pacing & WEIR_SEVERAL)
+	if (!handle && cfg->flags & WEIR_SEVERAL)
 		handle = marked_elsewhere(skb, cfg);
 	/* Else its port has applied the rules to what a tunnel may hide by now. */
 	if (!handle) {
@@ -483,13 +489,13 @@ int weir_uplink(struct __sk_buff *skb)
 			handle = cfg->control_handle;
 		} else {
 			handle = by_rules(skb, cfg, &p, own);
-			if (!from && cfg->pacing & WEIR_PACED && is_usual)
+			if (!from && cfg->flags & WEIR_PACED && is_main)
 				note_flow(skb, handle, link_header(cfg));
 		}
 	}
-	if (cfg->pacing & WEIR_USER)
+	if (cfg->flags & WEIR_USER)
 		return hand_over(skb, handle, 1);
-	if (cfg->pacing & WEIR_IN_PLACE)
+	if (cfg->flags & WEIR_IN_PLACE)
 		verdict = in_place(skb, cfg, handle);
 	else
 		classify(skb, cfg, handle, link_header(cfg));

@@ -62,11 +62,11 @@ pub struct ClassifierConfig {
     /// [`WEIGHED`](ClassifierConfig::WEIGHED), [`NAMED`](ClassifierConfig::NAMED),
     /// [`SEVERAL`](ClassifierConfig::SEVERAL), [`TUNNELS`](ClassifierConfig::TUNNELS) and
     /// [`SPARSE`](ClassifierConfig::SPARSE).
-    pub pacing: u32,
+    pub flags: u32,
     /// 1 or 2: the set of rules in force ([`Classifier::load_rules`]); 0: none.
     pub rules: u32,
     /// The number of the link of packets that no route sends by another one.
-    pub usual_link: u32,
+    pub main_link: u32,
     /// A random number. Hashes of packets in tunnels carry a mark by it ([`Tunnel`]).
     pub tunnel_key: u32,
 }
@@ -113,9 +113,9 @@ impl ClassifierConfig {
             self.charge_local,
             self.cgroup_levels,
             self.cookie,
-            self.pacing,
+            self.flags,
             self.rules,
-            self.usual_link,
+            self.main_link,
             self.tunnel_key,
         ];
         let mut bytes = [0; 44];

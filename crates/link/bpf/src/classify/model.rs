@@ -270,9 +270,9 @@ impl Model {
             local_bytes: 0,
             fragment: None,
         };
-        let is_user = config.pacing & ClassifierConfig::USER != 0;
-        let is_in_place = config.pacing & ClassifierConfig::IN_PLACE != 0;
-        let names = config.pacing & ClassifierConfig::NAMED != 0;
+        let is_user = config.flags & ClassifierConfig::USER != 0;
+        let is_in_place = config.flags & ClassifierConfig::IN_PLACE != 0;
+        let names = config.flags & ClassifierConfig::NAMED != 0;
         let named = u32::from(tc_index & 0x7fff) ^ config.cookie & 0x7fff;
         let is_named = names && tc_index & 0x8000 != 0 && (1..0x1000).contains(&named) && self.knows(named);
         let is_back = u32::from(tc_index) == config.cookie || is_named;

@@ -38,12 +38,12 @@ static __always_inline const struct weir_config *config_of(__u32 number)
 	return bpf_map_lookup_elem(&weir_config, &number);
 }
 
-/* The number of the link to which a device leads; the usual one if the device is no link. */
+/* The number of the link to which a device leads; the main one if the device is no link. */
 static __always_inline __u32 link_at(__u32 ifindex, const struct weir_config *cfg)
 {
 	__u32 *number = bpf_map_lookup_elem(&weir_links, &ifindex);
 
-	return number ? *number : cfg->usual_link;
+	return number ? *number : cfg->main_link;
 }
 
 /* Reads the ports, which rules may look at. A later fragment has none. */
@@ -114,7 +114,7 @@ static __always_inline struct way_out way_of(struct __sk_buff *skb, const struct
 {
 	__u32 port = skb->ifindex, from = port, device;
 	const struct weir_way *way = bpf_map_lookup_elem(&weir_ways, &port);
-	struct way_out out = { .link = cfg->usual_link };
+	struct way_out out = { .link = cfg->main_link };
 
 	if (way && way->link) {
 		out.link = way->link - 1;

@@ -36,9 +36,9 @@ const CONFIG: ClassifierConfig = ClassifierConfig {
     charge_local: 0,
     cgroup_levels: 0,
     cookie: 0xbeef,
-    pacing: 0,
+    flags: 0,
     rules: 0,
-    usual_link: 0,
+    main_link: 0,
     tunnel_key: 0x5eed_1e55,
 };
 /// Frames before the node is another one.
@@ -226,7 +226,7 @@ fn rules(r: &mut Random) -> Vec<SelectorRule> {
 fn node(r: &mut Random) -> Model {
     let a = addresses();
     let mut config = CONFIG;
-    config.pacing = r.of(&[
+    config.flags = r.of(&[
         0,
         0,
         ClassifierConfig::PACED,
@@ -234,8 +234,8 @@ fn node(r: &mut Random) -> Model {
         ClassifierConfig::USER,
     ]);
     // Engine `user` has no marks that name classes.
-    if config.pacing != ClassifierConfig::USER && r.once_in(2) {
-        config.pacing |= ClassifierConfig::NAMED;
+    if config.flags != ClassifierConfig::USER && r.once_in(2) {
+        config.flags |= ClassifierConfig::NAMED;
     }
     config.charge_local = u32::from(r.once_in(4));
     if r.once_in(16) {
@@ -323,7 +323,7 @@ fn random_frames_are_classified_as_the_model_says() {
             datagrams.clear();
         }
         let frame = frames.next().expect("they have no end");
-        let is_scheduled = model.config.pacing & (ClassifierConfig::IN_PLACE | ClassifierConfig::USER) == 0;
+        let is_scheduled = model.config.flags & (ClassifierConfig::IN_PLACE | ClassifierConfig::USER) == 0;
         let place = match r.below(8) {
             0..4 => Place::Port,
             4 if is_scheduled => Place::PortMatch,
@@ -418,7 +418,7 @@ fn checked(kernel: &Kernel, name: &str, frame: &[u8], from: u32, word: u32) -> (
 fn packets_of_a_tunnel_keep_their_state_in_their_hash() {
     let Some(kernel) = Kernel::load() else { return };
     let several = ClassifierConfig::TUNNELS | ClassifierConfig::NAMED;
-    let config = ClassifierConfig { pacing: several, ..CONFIG };
+    let config = ClassifierConfig { flags: several, ..CONFIG };
     let model = Model {
         config,
         port: None,
@@ -467,7 +467,7 @@ fn packets_of_a_tunnel_keep_their_state_in_their_hash() {
         assert_eq!(words(&seen.expect("an entry")), [0, headers], "the headers are learned");
     }
     // Engine `pacing` charges in place, and names no class of the outer flow either.
-    let in_place = ClassifierConfig { pacing: several | ClassifierConfig::IN_PLACE, ..CONFIG };
+    let in_place = ClassifierConfig { flags: several | ClassifierConfig::IN_PLACE, ..CONFIG };
     kernel.classifier.configure(0, &in_place).unwrap();
     let out = checked(&kernel, "check_outer", &outer(false, 17, 4), 0, carried(OTHER & 0xffff));
     assert_eq!(out.2, cookie, "a named packet learns no flow in place");

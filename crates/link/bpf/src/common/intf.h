@@ -4,15 +4,6 @@
 #define WEIR_INTF_H
 
 #define WEIR_CGROUP_LEVELS 8
-#define WEIR_PACED 1    /* sockets are told apart, for those who pace them (pacing.h) */
-#define WEIR_IN_PLACE 2 /* there is no scheduler: packets pass by credit (credit.h) */
-#define WEIR_USER 4     /* the scheduler is a process: what it has put into weir_user takes over (user.bpf.c) */
-#define WEIR_BARE 8     /* the uplink's packets have no Ethernet header */
-#define WEIR_WEIGHED 16 /* the scheduler cannot charge by link.h: count what it charges too much */
-#define WEIR_NAMED 32   /* marks in skb->tc_index name the class, for the download (mark.h) */
-#define WEIR_SEVERAL 64 /* several links are shared, and marks name the class */
-#define WEIR_TUNNELS 128 /* a tunnel leads over a link (tunnel.h) */
-#define WEIR_SPARSE 256 /* classes have a queue that goes first (sparse.h) */
 
 /* Majors of HTB on the ifb. A class's minor is beside the second. */
 #define WEIR_HTB_MAJOR 1u
@@ -33,6 +24,17 @@
 #define WEIR_CB_HANDLE 0
 #define WEIR_CB_EGRESS 1
 
+/* Of weir_config.flags. */
+#define WEIR_PACED 1    /* sockets are told apart, for those who pace them (pacing.h) */
+#define WEIR_IN_PLACE 2 /* there is no scheduler: packets pass by credit (credit.h) */
+#define WEIR_USER 4     /* the scheduler is a process: what it has put into weir_user takes over (user.bpf.c) */
+#define WEIR_BARE 8     /* the uplink's packets have no Ethernet header */
+#define WEIR_WEIGHED 16 /* the scheduler cannot charge by link.h: count what it charges too much */
+#define WEIR_NAMED 32   /* marks in skb->tc_index name the class, for the download (mark.h) */
+#define WEIR_SEVERAL 64 /* several links are shared, and marks name the class */
+#define WEIR_TUNNELS 128 /* a tunnel leads over a link (tunnel.h) */
+#define WEIR_SPARSE 256 /* classes have a queue that goes first (sparse.h) */
+
 struct weir_config { /* one a link; written by user space, only read in the kernel */
 	__u32 ifb_index;      /* of the link's scheduler; 0: the link is not shared */
 	__u32 control_handle;
@@ -41,9 +43,9 @@ struct weir_config { /* one a link; written by user space, only read in the kern
 	__u32 charge_local;   /* 1: node-local traffic is charged to the link too */
 	__u32 cgroup_levels;  /* bit n: classes exist at depth n of the cgroup tree */
 	__u32 cookie;         /* 16 bits: marks in skb->tc_index what has passed the link's scheduler (mark.h) */
-	__u32 pacing;         /* WEIR_PACED to WEIR_SPARSE */
+	__u32 flags;          /* WEIR_PACED to WEIR_SPARSE */
 	__u32 rules;          /* 1 or 2: which set of rules is in force (select.h); 0: none */
-	__u32 usual_link;     /* number of the link of packets that no route sends by another one */
+	__u32 main_link;      /* number of the link of packets that no route sends by another one */
 	__u32 tunnel_key;     /* of hashes that carry a mark through a tunnel */
 };
 _Static_assert(sizeof(struct weir_config) == 44, "user space maps this layout");

@@ -220,7 +220,7 @@ impl Attachments {
     /// Whether the device has an Ethernet header; an error if it has none and the engine needs one.
     fn look_for_ethernet(&mut self, device: &str) -> Result<bool, EngineError> {
         let link = self.netlink.link(device)?;
-        if self.config.pacing & ClassifierConfig::USER != 0 {
+        if self.config.flags & ClassifierConfig::USER != 0 {
             EngineKind::User.takes(&link)?;
         }
         Ok(link.has_ethernet())
@@ -336,7 +336,7 @@ impl Attachments {
     }
 
     fn port_filter(&self, index: u32, device: &str) -> Request {
-        let verdict = self.verdict(self.config.usual_link);
+        let verdict = self.verdict(self.config.main_link);
         let program = match verdict {
             Verdict::Program | Verdict::None => self.classifier.port_program().as_raw_fd(),
             Verdict::Redirect { .. } => self.classifier.port_filter(),
@@ -438,7 +438,7 @@ impl Attachments {
     pub fn remove(&mut self) -> Vec<EngineError> {
         // A program that stays attached then passes packets on.
         self.of_link.iter_mut().for_each(|link| link.scheduler = 0);
-        self.config.pacing &= !ClassifierConfig::IN_PLACE;
+        self.config.flags &= !ClassifierConfig::IN_PLACE;
         let _ = self.write_configs();
         // The sweep tries all of these again.
         let _ = self.set_ports(&BTreeMap::new());

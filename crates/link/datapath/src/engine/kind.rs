@@ -65,7 +65,7 @@ impl EngineKind {
         }
     }
 
-    /// How the classifier of this engine must work ([`weir_bpf::ClassifierConfig::pacing`]).
+    /// How the classifier of this engine must work ([`weir_bpf::ClassifierConfig::flags`]).
     #[must_use]
     pub fn programs(self) -> u32 {
         match self {

@@ -161,7 +161,7 @@ fn attempt<T>(kind: EngineKind, act: impl FnOnce(&File) -> Result<T, Failure>) -
         host_handle: handle(HOST),
         default_handle: handle(DEFAULT),
         cookie: 0x4001,
-        pacing: kind.programs(),
+        flags: kind.programs(),
         ..ClassifierConfig::default()
     };
     let (shape, members) = division();

@@ -80,7 +80,7 @@ impl Attachments {
         if tunnels != self.told_tunnels {
             self.classifier.set_tunnels(&tunnels)?;
             let flag = if tunnels.is_empty() { 0 } else { ClassifierConfig::TUNNELS };
-            self.configure(|c| c.pacing = c.pacing & !ClassifierConfig::TUNNELS | flag)?;
+            self.configure(|c| c.flags = c.flags & !ClassifierConfig::TUNNELS | flag)?;
             self.told_tunnels = tunnels;
         }
         Ok(())

@@ -11,18 +11,18 @@ impl Attachments {
     /// The programs' values of each link, by its number.
     pub(super) fn configs(&self) -> Vec<ClassifierConfig> {
         let is_named = self.of_link.iter().any(|link| link.download.is_some());
-        let is_several = self.config.pacing & ClassifierConfig::SEVERAL != 0;
+        let is_several = self.config.flags & ClassifierConfig::SEVERAL != 0;
         let named = if is_named || is_several { ClassifierConfig::NAMED } else { 0 };
         let config = |(number, link): (u32, &OfLink)| ClassifierConfig {
             ifb_index: link.scheduler,
             cookie: self.cookie(number),
-            pacing: self.config.pacing | link.bare | named,
+            flags: self.config.flags | link.bare | named,
             ..self.config
         };
         let mut configs: Vec<ClassifierConfig> = (0..MAX_LINKS).zip(&self.of_link).map(config).collect();
         if !is_several {
             // The programs look at the first alone.
-            configs[0] = configs[self.config.usual_link as usize];
+            configs[0] = configs[self.config.main_link as usize];
         }
         configs
     }
@@ -48,19 +48,19 @@ impl Attachments {
         Ok(())
     }
 
-    /// Shares these links by the routes that packets take, or one alone. `usual` is the number of the link of
+    /// Shares these links by the routes that packets take, or one alone. `main` is the number of the link of
     /// packets that no route sends by another one.
     ///
     /// # Errors
     /// [`EngineError`].
-    pub fn set_links(&mut self, usual: u32, is_several: bool) -> Result<(), EngineError> {
+    pub fn set_links(&mut self, main: u32, is_several: bool) -> Result<(), EngineError> {
         let several = if is_several { ClassifierConfig::SEVERAL } else { 0 };
-        let was = self.config.usual_link;
+        let was = self.config.main_link;
         self.configure(|c| {
-            c.usual_link = usual;
-            c.pacing = c.pacing & !ClassifierConfig::SEVERAL | several;
+            c.main_link = main;
+            c.flags = c.flags & !ClassifierConfig::SEVERAL | several;
         })?;
-        if was == usual { Ok(()) } else { self.retarget_ports() }
+        if was == main { Ok(()) } else { self.retarget_ports() }
     }
 
     /// Tells the programs how packets go on that enter at each port, and which devices lead out by which link.
@@ -152,7 +152,7 @@ impl Attachments {
 
     /// The verdict of filters of a link: where no qdisc schedules packets the programs decide.
     pub(super) fn verdict(&self, link: u32) -> Verdict {
-        if self.config.pacing & (ClassifierConfig::IN_PLACE | ClassifierConfig::USER) == 0 {
+        if self.config.flags & (ClassifierConfig::IN_PLACE | ClassifierConfig::USER) == 0 {
             Verdict::Redirect { to: self.of_link[link as usize].scheduler }
         } else {
             Verdict::Program
@@ -172,10 +172,10 @@ impl Attachments {
         if let Some((index, device)) = self.uplink_of(link) {
             self.filter_uplink(link, index, &device)?;
         }
-        if link == self.config.usual_link { self.retarget_ports() } else { Ok(()) }
+        if link == self.config.main_link { self.retarget_ports() } else { Ok(()) }
     }
 
-    /// Points the ports' filters at the scheduler of the usual link.
+    /// Points the ports' filters at the scheduler of the main link.
     fn retarget_ports(&mut self) -> Result<(), EngineError> {
         for (&index, port) in &self.ports {
             if self.how_at(index) == Attach::Clsact {
