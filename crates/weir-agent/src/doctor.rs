@@ -16,11 +16,11 @@ use weir_units::chain;
 use weir_units::{BitRate, Bytes, TcHandle};
 
 fn ok(name: &str, found: impl Into<String>) -> Check {
-    Check { name: name.to_owned(), verdict: Verdict::Ok, found: found.into(), advice: None }
+    Check::ok(name, found)
 }
 
 fn bad(name: &str, verdict: Verdict, found: impl Into<String>, advice: &str) -> Check {
-    Check { name: name.to_owned(), verdict, found: found.into(), advice: Some(advice.to_owned()) }
+    Check::bad(name, verdict, found, Some(advice))
 }
 
 /// Tries all kernel features that the engines need. Nothing remains on the host.

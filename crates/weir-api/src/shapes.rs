@@ -530,6 +530,23 @@ pub struct Check {
     pub advice: Option<String>,
 }
 
+impl Check {
+    /// A check that passed.
+    pub fn ok(name: impl Into<String>, found: impl Into<String>) -> Check {
+        Check { name: name.into(), verdict: Verdict::Ok, found: found.into(), advice: None }
+    }
+
+    /// A check that did not pass, with its remedy.
+    pub fn bad(
+        name: impl Into<String>,
+        verdict: Verdict,
+        found: impl Into<String>,
+        advice: Option<&str>,
+    ) -> Check {
+        Check { name: name.into(), verdict, found: found.into(), advice: advice.map(str::to_owned) }
+    }
+}
+
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -65,6 +65,21 @@ impl EngineKind {
         }
     }
 
+    /// The drawback of an engine that is there to be measured.
+    #[must_use]
+    pub fn warning(self) -> Option<&'static str> {
+        match self {
+            EngineKind::CreditExperiment => Some(
+                "engine credit-experiment drops instead of queueing: TCP loses a third of a LAN's link and \
+                 more; it is there to be measured",
+            ),
+            EngineKind::PaperCredit => Some(
+                "form = \"paper\" loses the credit that the last classes leave; it is there to be measured",
+            ),
+            _ => None,
+        }
+    }
+
     /// How the classifier of this engine must work ([`weir_bpf::ClassifierConfig::flags`]).
     #[must_use]
     pub fn programs(self) -> u32 {
