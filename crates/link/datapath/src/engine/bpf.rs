@@ -37,7 +37,7 @@ const SUPER_PACKET: Bytes = Bytes(65_536 + 44 * 66 + 8 * 1_514);
 /// No class with a share worth mentioning waits as long.
 const STALL_TIMEOUT: Duration = Duration::from_millis(400);
 /// Ethernet's header, with a VLAN tag.
-const FRAME: u32 = 18;
+const TAGGED_HEADER: u32 = 18;
 
 /// The BPF engine's half of the kernel.
 pub struct BpfQdisc {
@@ -187,7 +187,7 @@ fn refused(device: &str, errno: Errno) -> EngineError {
 /// The qdisc's parameters of the link.
 fn link_params(shape: &Shape, header: LinkHeader, mode: Mode) -> LinkParams {
     let framing = shape.with_header(header).framing;
-    let small = shape.mtu.min(1_500) + FRAME;
+    let small = shape.mtu.min(1_500) + TAGGED_HEADER;
     let sparse = shape.capacity.time_to_send(SUPER_PACKET).as_nanos();
     let params = LinkParams {
         mode,

@@ -30,8 +30,6 @@ use super::{
 const HANDLE: TcHandle = TcHandle::new(MAJOR, 0);
 /// Priority of the program where it is a filter.
 const PREF: u16 = 0x7e00;
-/// Ethernet's header.
-const FRAME: u32 = 14;
 /// Between two looks at whether qdisc and program are in place.
 const PATROL: Duration = Duration::from_millis(250);
 
@@ -422,15 +420,16 @@ impl Engine for Edt {
             .collect();
         let header = if self.is_bare { LinkHeader::None } else { LinkHeader::Ethernet };
         let framing = shape.with_header(header).framing;
+        let mtu = u64::from(shape.mtu);
+        let packet_bytes = framing.map_or(mtu + LinkHeader::Ethernet.bytes(), |framing| {
+            framing.line_bytes(mtu + framing.header.bytes())
+        });
         let link = EdtLink {
             capacity: shape.capacity.bytes_per_sec(),
             // Also those that are about to be removed are looked at once more.
             last_minor: wanted_rules.keys().chain(self.rules.keys()).max().copied().unwrap_or(0).into(),
             groups: wanted.keys().chain(self.groups.keys()).max().copied().unwrap_or(0),
-            packet_bytes: framing.map_or(shape.mtu + FRAME, |framing| {
-                let packet = u64::from(shape.mtu) + framing.header.bytes();
-                u32::try_from(framing.line_bytes(packet)).unwrap_or(u32::MAX)
-            }),
+            packet_bytes: u32::try_from(packet_bytes).unwrap_or(u32::MAX),
             horizon_ns: u64::from(shape.delay_ms) * 1_000_000,
             queues: self.ifb.queues,
             framing: framing.into(),

@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use weir_netlink::tc::{HtbClass, Leaf};
 use weir_share::Policy;
-use weir_units::{BitRate, Bytes, Framing, RateFraming, TcHandle};
+use weir_units::{BitRate, Bytes, Framing, LinkHeader, RateFraming, TcHandle};
 
 pub use correction::Corrections;
 pub use packets::Packets;
@@ -52,11 +52,11 @@ use super::{
 const SLACK_PER_MILLE: u64 = 5;
 
 /// A round of turns serves each class once. It is at most as long as this time of the whole link.
-const ROUND: Duration = Duration::from_millis(12);
+const ROUND_OF_LINK: Duration = Duration::from_millis(12);
 
-/// A round is as short as this at the lent rate if each class bears that. One class after another has all that is
+/// A round is as short as this time at the lent rate if each class bears that. One class after another has all that is
 /// lent, so that classes swing over less than a round.
-const SHORT_ROUND: Duration = Duration::from_millis(40);
+const ROUND_OF_LENT: Duration = Duration::from_millis(40);
 
 /// A round of this time at the lent rate holds a super-packet of each class that lacks something.
 const LONG_PACKET_ROUND: Duration = Duration::from_millis(80);
@@ -75,9 +75,6 @@ const PRECISE: Duration = Duration::from_millis(1);
 /// The burst of the whole link. A timer that is later loses bandwidth.
 const LINK_BURST: Duration = Duration::from_millis(2);
 
-/// Ethernet's header.
-const FRAME: u64 = 14;
-
 impl Shape {
     /// Whether to split by default.
     #[must_use]
@@ -87,7 +84,7 @@ impl Shape {
 
     /// The largest unit HTB has to move at once.
     fn unit(&self) -> u64 {
-        let packet = u64::from(self.mtu) + FRAME;
+        let packet = u64::from(self.mtu) + LinkHeader::Ethernet.bytes();
         // A super-packet is 64 KiB of payload plus a header for each of its segments.
         if self.split { packet } else { 65_536 + 65_536 / u64::from(self.mtu.max(576)) * 66 + packet }
     }
@@ -127,6 +124,11 @@ impl Shape {
         let limit = if prio == 0 { self.urgent_limit(ceil) } else { self.queue_limit(ceil) };
         if self.split { Leaf::Split { limit, largest: Bytes(self.largest()) } } else { Leaf::Fifo { limit } }
     }
+}
+
+/// The part of `of` that `n` has of `all`, rounded down.
+fn part(of: u64, n: u64, all: u64) -> u64 {
+    BitRate(of).scale(n, all.max(1)).0
 }
 
 /// An HTB class, and its queue unless it is inner.
@@ -207,8 +209,8 @@ pub fn build(plan: &Plan<'_>, packets: &Packets, out: &mut Vec<Node>) {
 }
 
 /// The tree that needs no agent: rate = floor, ceil = ceiling, quantum = weight. The rest above the
-/// floors goes by weight on top of them. This is not section 3's division (see the module's text),
-/// but a script can hold it. A group lacks the quanta of its idle members.
+/// floors goes by weight on top of them. This is not the division of the allocator (see
+/// [`tree`](self)), but a script can hold it. A group lacks the quanta of its idle members.
 pub fn fixed(plan: &Plan<'_>, out: &mut Vec<Node>) {
     build(plan, &Packets::default(), out);
     let Plan { shape, groups, members } = *plan;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_share::Policy;
 use weir_units::{BitRate, Bytes};
 
-use super::{LONG_PACKET_ROUND, MIN_OWN_RATE, Packets, SLACK_PER_MILLE};
+use super::{LONG_PACKET_ROUND, MIN_OWN_RATE, Packets, SLACK_PER_MILLE, part};
 use crate::engine::plan::{Group, Member, Plan};
 
 /// A packet that a class sends while it is not backlogged costs it no more than this.
@@ -86,9 +86,6 @@ fn holding_packets(room: u64, terms: &[Terms]) -> Vec<Terms> {
         return terms.to_vec();
     }
     let short = terms.iter().map(|t| t.wants.max(t.least)).sum::<u64>().saturating_sub(room);
-    let part = |of: u64, n: u64, all: u64| {
-        u64::try_from(u128::from(of) * u128::from(n) / u128::from(all.max(1))).unwrap_or(u64::MAX)
-    };
     let (weights, wanted) = (takers().map(|t| t.weight).sum(), takers().map(|t| t.wants).sum());
     let round = BitRate(short).bytes_in(LONG_PACKET_ROUND).0;
     let keeps = |t: &Terms| t.lowest.max(t.wants.saturating_sub(MOST_LACK * part(short, t.wants, wanted)));
@@ -103,39 +100,72 @@ fn holding_packets(room: u64, terms: &[Terms]) -> Vec<Terms> {
     terms.iter().map(|t| if t.is_bounded { *t } else { held(t) }).collect()
 }
 
-/// The rates of members, bit/s: see the module's text.
-pub(super) fn of_members(plan: &Plan<'_>, packets: &Packets) -> Vec<u64> {
-    let Plan { shape, groups, members } = *plan;
-    let capacity = shape.capacity;
-    let floor = |policy: &Policy| policy.floor().min(capacity).max(MIN_OWN_RATE).0;
-    let weight = |policy: &Policy| u64::from(policy.weight().get());
-    let alone = || (0..members.len()).filter(|&i| members[i].group.is_none());
-    let inside = |g: usize| (0..members.len()).filter(move |&i| members[i].group == Some(g));
+fn weight(policy: &Policy) -> u64 {
+    u64::from(policy.weight().get())
+}
 
-    let room = capacity.0 - capacity.0 * SLACK_PER_MILLE / 1000;
-    let group_floor =
-        |g: usize| inside(g).map(|i| floor(&members[i].policy)).sum::<u64>().max(floor(&groups[g].policy));
-    let floors: u64 = (0..groups.len()).map(group_floor).sum::<u64>()
-        + alone().map(|i| floor(&members[i].policy)).sum::<u64>();
-    // Half of what the floors leave is what those that are not backlogged may keep, by weight;
-    // more than saves them from debts they need not.
-    let spare = room.saturating_sub(floors) / 2;
-    let ready = BitRate::of(Bytes(shape.unit()), DEBT).0;
-    let top_weights = groups.iter().map(|g| weight(&g.policy)).sum::<u64>()
-        + alone().map(|i| weight(&members[i].policy)).sum::<u64>();
-    let part = |of: u64, weight: u64, weights: u64| {
-        u64::try_from(u128::from(of) * u128::from(weight) / u128::from(weights.max(1))).unwrap_or(u64::MAX)
-    };
-    let is_steady = are_steady(members);
-    let packet =
-        |m: &Member| if is_steady && m.takes_all { packets.turn_of(m.minor, shape.unit()) } else { 0 };
-    let lent_floor = |packet: u64, floor: u64| if packet > 0 { floor / LENT_FLOOR } else { 0 };
-    let terms = |i: usize, spare: u64, weights: u64| {
-        let Member { policy, allocation, share, target, backlogged, .. } = &members[i];
+/// The part of a floor that turns give to a class or group with super-packets.
+fn lent_floor(packet: u64, floor: u64) -> u64 {
+    if packet > 0 { floor / LENT_FLOOR } else { 0 }
+}
+
+/// What the terms of classes and groups are made from.
+struct Claims<'a> {
+    plan: &'a Plan<'a>,
+    packets: &'a Packets,
+    is_steady: bool,
+    /// Half of what the floors leave is what those that are not backlogged may keep, by weight;
+    /// more than saves them from debts they need not. Bit/s.
+    spare: u64,
+    /// The rate that sends a packet in [`DEBT`], bit/s.
+    ready: u64,
+    /// The weights of groups, and of members without one.
+    top_weights: u64,
+}
+
+impl<'a> Claims<'a> {
+    /// `room`: what rates may have in all, bit/s.
+    fn new(plan: &'a Plan<'a>, packets: &'a Packets, room: u64) -> Claims<'a> {
+        let Plan { shape, groups, members } = *plan;
+        let alone = || members.iter().filter(|m| m.group.is_none());
+        let top_weights = groups.iter().map(|g| weight(&g.policy)).sum::<u64>()
+            + alone().map(|m| weight(&m.policy)).sum::<u64>();
+        let ready = BitRate::of(Bytes(shape.unit()), DEBT).0;
+        let is_steady = are_steady(members);
+        let mut claims = Claims { plan, packets, is_steady, spare: 0, ready, top_weights };
+        let group_floor = |g: usize| claims.floors_inside(g).max(claims.floor(&groups[g].policy));
+        let floors: u64 = (0..groups.len()).map(group_floor).sum::<u64>()
+            + alone().map(|m| claims.floor(&m.policy)).sum::<u64>();
+        claims.spare = room.saturating_sub(floors) / 2;
+        claims
+    }
+
+    fn floor(&self, policy: &Policy) -> u64 {
+        policy.floor().min(self.plan.shape.capacity).max(MIN_OWN_RATE).0
+    }
+
+    fn inside(&self, g: usize) -> impl Iterator<Item = &'a Member> + use<'a> {
+        self.plan.members.iter().filter(move |m| m.group == Some(g))
+    }
+
+    fn floors_inside(&self, g: usize) -> u64 {
+        self.inside(g).map(|m| self.floor(&m.policy)).sum()
+    }
+
+    /// The terms of a member, beside others of `weights` in all that divide `spare`.
+    fn of_member(&self, member: &Member, spare: u64, weights: u64) -> Terms {
+        let Member { policy, allocation, share, target, backlogged, .. } = member;
+        let (capacity, is_steady) = (self.plan.shape.capacity, self.is_steady);
         let ceiling = policy.ceiling().min(capacity).max(MIN_OWN_RATE).0;
-        let kept = if *backlogged { 0 } else { part(spare, weight(policy), weights).min(ready).min(ceiling) };
+        let kept =
+            if *backlogged { 0 } else { part(spare, weight(policy), weights).min(self.ready).min(ceiling) };
         let is_near_ceiling = ceiling < capacity.0 && share.0 >= ceiling / 4 * 3;
-        let (packet, least) = (packet(&members[i]), floor(policy).max(kept));
+        let packet = if is_steady && member.takes_all {
+            self.packets.turn_of(member.minor, self.plan.shape.unit())
+        } else {
+            0
+        };
+        let least = self.floor(policy).max(kept);
         Terms {
             weight: weight(policy),
             packet,
@@ -148,41 +178,54 @@ pub(super) fn of_members(plan: &Plan<'_>, packets: &Packets) -> Vec<u64> {
             },
             is_bounded: !*backlogged || is_near_ceiling,
         }
-    };
-    let group_terms: Vec<Vec<Terms>> = (0..groups.len())
-        .map(|g| {
-            // Sleepers of a group keep no more than its ceiling leaves.
-            let floors: u64 = inside(g).map(|i| floor(&members[i].policy)).sum();
-            let spare = part(spare, weight(&groups[g].policy), top_weights)
-                .min(groups[g].policy.ceiling().0.saturating_sub(floors));
-            let weights = inside(g).map(|i| weight(&members[i].policy)).sum();
-            inside(g).map(|i| terms(i, spare, weights)).collect()
-        })
-        .collect();
-    let of_group = |g: usize| {
-        let Group { policy, share, .. } = &groups[g];
-        let packet = group_terms[g].iter().map(|t| t.packet).sum();
+    }
+
+    /// The terms of a group's members, inside the group.
+    fn of_members_inside(&self, g: usize) -> Vec<Terms> {
+        let policy = &self.plan.groups[g].policy;
+        // Sleepers of a group keep no more than its ceiling leaves.
+        let spare = part(self.spare, weight(policy), self.top_weights)
+            .min(policy.ceiling().0.saturating_sub(self.floors_inside(g)));
+        let weights = self.inside(g).map(|m| weight(&m.policy)).sum();
+        self.inside(g).map(|m| self.of_member(m, spare, weights)).collect()
+    }
+
+    /// The terms of a group, by those of its members.
+    fn of_group(&self, group: &Group, inside: &[Terms]) -> Terms {
+        let Group { policy, share, .. } = group;
         let (sum, floor) =
-            (|part: fn(&Terms) -> u64| group_terms[g].iter().map(part).sum::<u64>(), floor(policy));
+            (|part: fn(&Terms) -> u64| inside.iter().map(part).sum::<u64>(), self.floor(policy));
+        let packet = sum(|t| t.packet);
         Terms {
             weight: weight(policy),
             packet,
             least: sum(|t| t.least).max(floor),
             lowest: sum(|t| t.lowest).max(floor - lent_floor(packet, floor)),
-            wants: group_terms[g].iter().map(|t| t.least.max(t.wants)).sum::<u64>().min(policy.ceiling().0),
-            is_bounded: share.0 >= policy.ceiling().0 || group_terms[g].iter().all(|t| t.is_bounded),
+            wants: sum(|t| t.least.max(t.wants)).min(policy.ceiling().0),
+            is_bounded: share.0 >= policy.ceiling().0 || inside.iter().all(|t| t.is_bounded),
         }
-    };
-    let top: Vec<Terms> =
-        (0..groups.len()).map(of_group).chain(alone().map(|i| terms(i, spare, top_weights))).collect();
+    }
+}
+
+/// The rates of members, bit/s: the `r_i` of [`tree`](super).
+pub(super) fn of_members(plan: &Plan<'_>, packets: &Packets) -> Vec<u64> {
+    let Plan { shape, groups, members } = *plan;
+    let room = shape.capacity.0 - shape.capacity.0 * SLACK_PER_MILLE / 1000;
+    let claims = Claims::new(plan, packets, room);
+    let group_terms: Vec<Vec<Terms>> = (0..groups.len()).map(|g| claims.of_members_inside(g)).collect();
+    let of_groups = groups.iter().zip(&group_terms).map(|(group, inside)| claims.of_group(group, inside));
+    let alone = members.iter().filter(|m| m.group.is_none());
+    let of_alone = alone.map(|m| claims.of_member(m, claims.spare, claims.top_weights));
+    let top: Vec<Terms> = of_groups.chain(of_alone).collect();
     let top_rates = hand_out(room, &top);
 
+    let indices = |group: Option<usize>| (0..members.len()).filter(move |&i| members[i].group == group);
     let mut rates = vec![0; members.len()];
-    for (i, rate) in alone().zip(&top_rates[groups.len()..]) {
+    for (i, rate) in indices(None).zip(&top_rates[groups.len()..]) {
         rates[i] = *rate;
     }
     for (g, terms) in group_terms.iter().enumerate() {
-        for (i, rate) in inside(g).zip(hand_out(top_rates[g], terms)) {
+        for (i, rate) in indices(Some(g)).zip(hand_out(top_rates[g], terms)) {
             rates[i] = rate;
         }
     }
