@@ -380,6 +380,68 @@ fn waiting(class: &EdtClass, now: u64) -> u64 {
     u64::try_from(ahead * u128::from(class.rate) / 1_000_000_000).unwrap_or(u64::MAX)
 }
 
+/// The entries that were written, also those that failed.
+#[derive(Default)]
+struct Writes {
+    written: usize,
+    first_error: Option<weir_bpf::Error>,
+}
+
+impl Writes {
+    /// Counts a write. Returns whether it succeeded.
+    fn note(&mut self, result: Result<(), weir_bpf::Error>) -> bool {
+        self.written += 1;
+        match result {
+            Ok(()) => true,
+            Err(e) => {
+                self.first_error.get_or_insert(e);
+                false
+            }
+        }
+    }
+}
+
+impl Edt {
+    fn set_groups(&mut self, wanted: &BTreeMap<u32, EdtRule>, writes: &mut Writes) {
+        for (&number, rule) in wanted {
+            if self.groups.get(&number) != Some(rule) && writes.note(self.program.set_group(number, rule)) {
+                self.groups.insert(number, *rule);
+            }
+        }
+    }
+
+    fn set_classes(&mut self, wanted: &BTreeMap<u16, EdtRule>, writes: &mut Writes) {
+        for (&minor, rule) in wanted {
+            let old = self.rules.get(&minor);
+            if old == Some(rule) {
+                continue;
+            }
+            let fresh = if old.is_none() { self.program.forget(minor) } else { Ok(()) };
+            if writes.note(fresh.and_then(|()| self.program.set_class(minor, rule))) {
+                self.rules.insert(minor, *rule);
+            }
+        }
+    }
+
+    fn remove_classes(&mut self, wanted: &BTreeMap<u16, EdtRule>, writes: &mut Writes) {
+        let gone: Vec<u16> = self.rules.keys().copied().filter(|m| !wanted.contains_key(m)).collect();
+        for minor in gone {
+            if writes.note(self.program.set_class(minor, &EdtRule::default())) {
+                self.rules.remove(&minor);
+            }
+        }
+    }
+
+    fn remove_groups(&mut self, wanted: &BTreeMap<u32, EdtRule>, writes: &mut Writes) {
+        let gone: Vec<u32> = self.groups.keys().copied().filter(|n| !wanted.contains_key(n)).collect();
+        for number in gone {
+            if writes.note(self.program.set_group(number, &EdtRule::default())) {
+                self.groups.remove(&number);
+            }
+        }
+    }
+}
+
 impl Engine for Edt {
     fn kind(&self) -> EngineKind {
         EngineKind::Edt
@@ -398,13 +460,12 @@ impl Engine for Edt {
         let Plan { shape, groups, members } = *plan;
         let numbers = self.number_groups(plan);
         let queue_bytes = shape.least_queue.0;
-        let mut written = 0;
-        let mut first_error = None;
+        let mut writes = Writes::default();
 
         let root = Root::of(shape, self.ifb.queues, self.is_bare);
         if self.root != Some(root) {
             self.root = Some(root);
-            written += usize::from(self.set_up_qdiscs()?);
+            writes.written += usize::from(self.set_up_qdiscs()?);
         }
         let wanted: BTreeMap<u32, EdtRule> = groups
             .iter()
@@ -436,55 +497,22 @@ impl Engine for Edt {
         };
         if link != self.link {
             match self.program.set_link(&link) {
-                Ok(()) => (self.link, written) = (link, written + 1),
-                Err(e) => first_error = Some(e),
+                Ok(()) => (self.link, writes.written) = (link, writes.written + 1),
+                Err(e) => writes.first_error = Some(e),
             }
         }
         // Groups before those who join them, and none removed before those who leave.
-        for (&number, rule) in
-            wanted.iter().filter(|(n, r)| self.groups.get(n) != Some(r)).collect::<Vec<_>>()
-        {
-            match self.program.set_group(number, rule) {
-                Ok(()) => drop(self.groups.insert(number, *rule)),
-                Err(e) => drop(first_error.get_or_insert(e)),
-            }
-            written += 1;
-        }
-        for (&minor, rule) in &wanted_rules {
-            let old = self.rules.get(&minor);
-            if old == Some(rule) {
-                continue;
-            }
-            let fresh = if old.is_none() { self.program.forget(minor) } else { Ok(()) };
-            match fresh.and_then(|()| self.program.set_class(minor, rule)) {
-                Ok(()) => drop(self.rules.insert(minor, *rule)),
-                Err(e) => drop(first_error.get_or_insert(e)),
-            }
-            written += 1;
-        }
-        let gone: Vec<u16> = self.rules.keys().copied().filter(|m| !wanted_rules.contains_key(m)).collect();
-        for minor in gone {
-            match self.program.set_class(minor, &EdtRule::default()) {
-                Ok(()) => drop(self.rules.remove(&minor)),
-                Err(e) => drop(first_error.get_or_insert(e)),
-            }
-            written += 1;
-        }
-        let gone: Vec<u32> = self.groups.keys().copied().filter(|n| !wanted.contains_key(n)).collect();
-        for number in gone {
-            match self.program.set_group(number, &EdtRule::default()) {
-                Ok(()) => drop(self.groups.remove(&number)),
-                Err(e) => drop(first_error.get_or_insert(e)),
-            }
-            written += 1;
-        }
-        if written > 0 {
+        self.set_groups(&wanted, &mut writes);
+        self.set_classes(&wanted_rules, &mut writes);
+        self.remove_classes(&wanted_rules, &mut writes);
+        self.remove_groups(&wanted, &mut writes);
+        if writes.written > 0 {
             self.program.divide_anew();
         }
-        self.writes += written as u64;
-        match first_error {
+        self.writes += writes.written as u64;
+        match writes.first_error {
             Some(error) => Err(error.into()),
-            None => Ok(written),
+            None => Ok(writes.written),
         }
     }
 
