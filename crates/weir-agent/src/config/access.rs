@@ -11,13 +11,13 @@ use serde::{Deserialize, Deserializer};
 /// A right of a caller. Each right includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Right {
-    /// See classes, agreements, images, events and metrics.
+    /// See classes, links, agreements, images, rules, events, history and metrics.
     Read,
     /// Make agreements, and end or renew one's own.
     Own,
-    /// Change policies, rules of congestion control and images.
+    /// Change policies, capacities, rules of congestion control and images. Report pods, plan, and ask the doctor.
     Operate,
-    /// Decide on the agreements of others, and acknowledge notices of the state.
+    /// Decide on the agreements of others, acknowledge notices of the state, and make tokens.
     Admin,
 }
 

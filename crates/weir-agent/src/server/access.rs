@@ -304,6 +304,46 @@ mod tests {
         assert_eq!(needed(&Method::PUT, path), None);
     }
 
+    /// The word that names a route in the row of its right. Each route has one, or the row is to be written anew.
+    fn word(route: &str, right: Right) -> Option<&'static str> {
+        let area = route.trim_start_matches("/v1/").split('/').next()?;
+        Some(match (right, area) {
+            (Read, "classes" | "status" | "export" | "stream" | "cni") => "classes",
+            (Read, "link") => "links",
+            (Read, "congestion") => "rules",
+            (Read, "metrics" | "healthz" | "readyz" | "openapi.json") => "metrics",
+            (Operate, "policies") => "policies",
+            (Operate, "link") => "capacities",
+            (Operate, "congestion") => "congestion control",
+            (Operate, "cni") => "pods",
+            (Operate, "plan") => "`weir plan`",
+            (Operate, "doctor") => "`weir doctor`",
+            (Admin, "tokens") => "tokens",
+            (Admin, "notices") => "notices",
+            (Read | Own | Admin, "agreements") => "agreements",
+            (Read | Operate, "images") => "images",
+            (Read, "events") => "events",
+            (Read, "history") => "history",
+            _ => return None,
+        })
+    }
+
+    #[test]
+    fn the_documents_name_what_each_right_opens() {
+        let page = include_str!("../../../../docs/book/reference/configuration.md");
+        let (_, table) = page.split_once("## `[access]`").unwrap();
+        let (_, file) = include_str!("../../../../docs/weir.toml").split_once("#[access]").unwrap();
+        for (method, path, right) in ROUTES {
+            let Some(word) = word(path, right) else { panic!("no word for {method} {path} of {right:?}") };
+            let key = right.key();
+            let row = table.lines().find(|line| line.starts_with(&format!("| `{key}` |"))).unwrap();
+            assert!(row.contains(word), "{method} {path}: no `{word}` in: {row}");
+            let (_, comment) = file.split_once(&format!("#{key} = ")).unwrap();
+            let comment = comment.split("\n#").next().unwrap();
+            assert!(comment.contains(word), "{method} {path}: no `{word}` in docs/weir.toml: {comment}");
+        }
+    }
+
     #[test]
     fn the_description_has_each_route_with_its_right() {
         let description: serde_json::Value =

@@ -22,9 +22,11 @@ const EXAMPLES: &str = "Examples:
   weir plan new.toml                  the same for a file that is to become the configuration
   weir plan new.toml --json | jq '.classes[] | .name'
 
-The running agent judges the file as it would at a reload, against the containers and policies of
-this moment, and changes nothing. It refuses what it would refuse then, with the numbers. Each line
-of the table is a class; `20mbit -> 5mbit` is its value now and then. Without an agent,
+The running agent judges the file as it would at a reload, against the
+containers and policies of this moment, and changes nothing. It refuses what it
+would refuse then, with the numbers. Each line of the table is a class;
+`20mbit -> 5mbit` is its value now and then. It needs the right `operate`
+([access] of the configuration). Without an agent,
 `weir agent --check --config FILE` says whether a file is good.";
 
 #[derive(Debug, Args)]
