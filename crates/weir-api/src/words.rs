@@ -149,7 +149,7 @@ words! {
         AgreementExpired = "agreement-expired",
         /// An offer waits for an operator's decision.
         AgreementPending = "agreement-pending",
-        /// A new month gives an agreement its quota again.
+        /// A quota counts anew: a day or a month has begun, or the agreement is over.
         AgreementQuotaBack = "agreement-quota-back",
         /// The quota of an agreement is used up.
         AgreementQuotaUsedUp = "agreement-quota-used-up",
@@ -195,7 +195,7 @@ words! {
         ImageWouldGo = "image-would-go",
         /// A wish of a container, by label, annotation or CNI, is cut by `[labels]` or ignored.
         LabelCut = "label-cut",
-        /// The link was renamed, is gone, is back, is up or is down.
+        /// The link was renamed, is gone, is back, is up or is down, or another link is the main one.
         Link = "link",
         /// The reader was too slow for some events.
         Lost = "lost",
@@ -207,7 +207,7 @@ words! {
         Promised = "promised",
         /// A changed configuration is in force.
         Reloaded = "reloaded",
-        /// The agent undid a foreign change to the kernel.
+        /// The agent undid a foreign change to the kernel or to its socket.
         Repaired = "repaired",
         /// A rule of congestion control was set.
         RuleSet = "rule-set",
