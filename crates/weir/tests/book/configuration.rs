@@ -170,6 +170,80 @@ fn the_reference_has_the_defaults_of_the_program() {
     assert!(compared > 35, "{compared} defaults");
 }
 
+/// Values at the bounds of a key and beyond them. The first words of a row of the page stand before its bounds.
+type Bounds = (&'static str, &'static str, &'static [&'static str], &'static [&'static str], &'static str);
+
+const MILLION: &str = ", 1 to 1,000,000 |";
+const BOUNDS: [Bounds; 32] = [
+    ("[link]", "capacity", &["\"64kbit\""], &["\"63kbit\""], "at least 64kbit"),
+    ("[link]", "queues", &["1", "256"], &["0", "257"], "1 to 256"),
+    ("[link]", "delay_ms", &["1", "10000"], &["0", "10001"], "1 to 10,000"),
+    ("[link]", "overhead", &["-64", "256"], &["-65", "257"], "-64 to 256"),
+    ("[link]", "mpu", &["0", "256"], &["257"], "0 to 256"),
+    ("[link]", "reservable", &["0.01", "1"], &["0", "1.01"], "| part |"),
+    ("[link]", "engine", &["\"credit-experiment\""], &["\"fq\""], "credit-experiment"),
+    ("[agent]", "audit_size", &["\"64KiB\"", "\"1GiB\""], &["\"63KiB\"", "\"1025MiB\""], "64 KiB to 1 GiB"),
+    ("[agent]", "audit_files", &["2", "1000"], &["1", "1001"], "2 to 1,000"),
+    ("[labels]", "max_weight", &["1", "1000000"], &["0", "1000001"], "| weight |"),
+    ("[defaults], [host] and [default]", "weight", &["1", "1000000"], &["0", "1000001"], "| weight |"),
+    ("[defaults], [host] and [default]", "min", &["\"8kbit\""], &["\"7kbit\"", "\"0mbit\""], "| rate |"),
+    ("[defaults], [host] and [default]", "max", &["\"8kbit\""], &["\"7kbit\"", "\"0mbit\""], "| rate |"),
+    ("[[group]]", "weight", &["1", "1000000"], &["0", "1000001"], "| weight |"),
+    ("[[class]]", "weight", &["1", "1000000"], &["0", "1000001"], "| weight |"),
+    ("match", "dscp", &["0", "63"], &["64"], "0 to 63"),
+    ("[[congestion]]", "after", &["\"1TiB\""], &["\"0\"", "\"2TiB\""], "up to 1 TiB"),
+    ("[[congestion]]", "window", &["4", "65535"], &["3", "65536"], "4 to 65,535"),
+    ("[advice]", "share", &["0", "0.25"], &["-0.1", "0.26"], "0 to 0.25"),
+    ("[advice]", "turn_s", &["1", "3600"], &["0", "3601"], "1 to 3,600"),
+    ("[agreements]", "oversubscription", &["1.1", "100"], &["1", "101"], "above 1 and up to 100"),
+    ("[agreements]", "most", &["1", "1000000"], &["0", "1000001"], MILLION),
+    ("[agreements]", "most_of_party", &["1", "1000000"], &["0", "1000001"], MILLION),
+    ("[agreements]", "offers_at_once", &["1", "1000000"], &["0", "1000001"], MILLION),
+    ("[agreements]", "offers_per_minute", &["1", "1000000"], &["0", "1000001"], MILLION),
+    ("[agreements]", "keep_days", &["1", "1000000"], &["0", "1000001"], MILLION),
+    ("[images]", "budget", &["\"64MiB\""], &["\"63MiB\""], "at least 64 MiB"),
+    ("[images]", "connections", &["1", "65536"], &["0", "65537"], "1 to 65,536"),
+    ("[images]", "max_rate", &["\"1mbit\""], &["\"999kbit\""], "at least 1mbit"),
+    ("[images]", "scrub_days", &["1", "365"], &["0", "366"], "1 to 365"),
+    ("[[images.upstream]]", "requests", &["1"], &["0"], "at least 1"),
+    ("[images.runtime]", "budget", &["\"64MiB\""], &["\"63MiB\""], "at least 64 MiB"),
+];
+
+#[test]
+fn the_reference_has_the_bounds_of_the_program() {
+    let page = read(PAGE);
+    for (heading, key, good, bad, words) in BOUNDS {
+        let table = TABLES.iter().find(|table| table.heading == heading).unwrap();
+        let (_, rows) = page.split_once(&format!("## {}\n", spans_of(heading))).unwrap();
+        let row = rows.lines().find(|line| line.starts_with(&format!("| `{key}` |"))).unwrap();
+        assert!(row.contains(words), "{PAGE}, {heading} {key}: no `{words}` in: {row}");
+        let read = |value: &str| {
+            let line = format!("{key} = {value}");
+            // A rule that changes an algorithm names both.
+            let rule: &[&str] = match (heading, key) {
+                ("[[congestion]]", "window") => &["start = \"cubic\"", "after = \"1MiB\"", "then = \"bbr\""],
+                ("[[congestion]]", _) => &["start = \"cubic\"", "then = \"bbr\""],
+                _ => &[],
+            };
+            read_file(&table.file(&[&table.required_without(key)[..], rule, &[&line]].concat()))
+        };
+        for value in good {
+            assert!(read(value).is_ok(), "{heading} {key} = {value}: {:?}", read(value));
+        }
+        for value in bad {
+            assert!(read(value).is_err(), "{heading} {key} = {value} is accepted");
+        }
+    }
+}
+
+/// A heading as the page writes it.
+fn spans_of(heading: &str) -> String {
+    match heading {
+        "[defaults], [host] and [default]" => "`[defaults]`, `[host]` and `[default]`".to_owned(),
+        _ => format!("`{heading}`"),
+    }
+}
+
 /// The sample calls itself a list of all keys.
 #[test]
 fn the_sample_names_each_key_of_the_reference() {
