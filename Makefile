@@ -2,11 +2,11 @@
 #
 #   make demo    divide a real link between real containers, and show it
 #   make test    unit and property tests, and the shortest suites with real traffic in namespaces
-#   make test-all  also test-rest (other suites with real traffic, release builds) and test-vm
+#   make test-all  also test-rest (other suites with real traffic, release builds), test-vm and test-runtimes
 #   make test-uml completion times in virtual time: the same again for one seed, and as in real time
 #   make test-vm the tests that want another kernel or virtual time, under qemu
 #   make test-arm64  the verifier, `weir doctor`, conformance and faults on a kernel of arm64, under qemu
-#   make test-runtimes  classes of real Podman and containerd, and of a cluster's pods
+#   make test-runtimes  classes of real Podman, containerd, LXC and libvirt, and of a cluster's pods
 #   make test-containerd  `weir image doctor` beside containerd 2.0 to 2.3
 #   make clients  clients of the API in Python and Go, in target/clients
 #   make test-clients  their examples beside an agent (root, Go)
