@@ -254,7 +254,10 @@ fn run_all(args: &RunArgs) -> Result<ExitCode> {
     let mut experiments = if args.all {
         experiment::built_in()
     } else {
-        args.names.iter().map(|name| experiment::find(name)).collect::<Result<Vec<_>, _>>()?
+        let find = |name: &String| {
+            experiment::find(name).map_err(|e| Usage(format!("{:#}", anyhow::Error::from(e))))
+        };
+        args.names.iter().map(find).collect::<Result<Vec<_>, _>>()?
     };
     experiments.iter_mut().for_each(|experiment| experiment.adapt(&args.choices));
     if experiments.iter().any(|experiment| experiment.needs_rights()) {
@@ -332,5 +335,13 @@ mod tests {
             assert!(Cli::try_parse_from([&["lab"], words].concat()).is_err(), "{words:?}");
         }
         assert!(run_args(&["--all"]).all);
+    }
+
+    #[test]
+    fn a_scenario_that_does_not_exist_is_a_wrong_command_line() {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code = run(["weir-lab", "run", "nosuch"].map(OsString::from), &mut out, &mut err);
+        let said = String::from_utf8(err).unwrap();
+        assert!(code == ExitCode::from(2) && said.contains("no scenario `nosuch`"), "{said}");
     }
 }

@@ -10,12 +10,13 @@ use clap::Args;
 use super::beside;
 
 pub(super) const EXAMPLES: &str = "Examples:
-  weir lab list                            which experiments there are
-  weir lab help                            what weir-lab can do, with examples
-  sudo weir lab run weights-3              one experiment: weir, plain tc and no control
-  sudo weir lab demo                       half a minute of weir at work
+  weir lab list                 which experiments there are
+  weir lab help                 what weir-lab can do, with examples
+  sudo weir lab run weights-3   one experiment: weir, plain tc and no control
+  sudo weir lab demo            half a minute of weir at work
 
-The program weir-lab stands beside weir, or on PATH: `make install-lab` puts it there.";
+The program weir-lab stands beside weir, or on PATH: `make install-lab` puts it
+there. The command ends with 2 without a verdict too.";
 
 /// Words that another program reads.
 #[derive(Debug, Args)]
