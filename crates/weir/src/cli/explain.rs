@@ -17,8 +17,8 @@ const EXAMPLES: &str = "Examples:
   weir explain web            its share, step by step, and who else shares
   weir explain docker:web     where two sources know a `web`
 
-BOUND says what decides a sharer's allocation: its weight, its floor (minimum), its
-ceiling (maximum), or its demand: it asks for no more.";
+BOUND says what decides a sharer's allocation: its weight, its floor (minimum),
+its ceiling (maximum), or its demand: it asks for no more.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -129,10 +129,10 @@ fn kind(kind: ClassKind) -> &'static str {
 fn by(origin: Origin) -> &'static str {
     match origin {
         Origin::Default => "built in",
-        Origin::Defaults => "defaults of the file",
+        Origin::Defaults => "[defaults]",
         Origin::Label => "label",
-        Origin::Config => "file",
-        Origin::Set => "weir set",
+        Origin::Config => "configuration",
+        Origin::Set => "set by hand",
         Origin::Agreement => "agreement",
     }
 }

@@ -111,7 +111,7 @@ config     /etc/weir/weir.toml
     assert_eq!(ask(&agent, &["status"]).good(), expected);
     let expected = "\
 web (container from docker of group tenant-a) is active: sends 39.8mbit of 40mbit allowed, asks for all it can get
-policy: weight 2 (file), min 20mbit (weir set), max 50mbit (label)
+policy: weight 2 (configuration), min 20mbit (set by hand), max 50mbit (label)
 
 Why
   1. eth0 carries 100mbit; 3 classes send now

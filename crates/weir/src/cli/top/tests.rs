@@ -79,7 +79,7 @@ sending 94.7mbit of 100mbit, 94.7 %                                             
     assert_eq!(lines[..10].join("\n"), expected);
     let all = lines.join("\n");
     assert!(all.contains("╭ video over the last 60 s ─"), "{all}");
-    assert!(all.contains("weight 3 (weir set), no min, no max"), "{all}");
+    assert!(all.contains("weight 3 (set by hand), no min, no max"), "{all}");
     assert!(all.contains("held back for 81.5s, 12 drops"), "{all}");
     assert!(lines[21].starts_with(
         "q quit   s sort: rate   / filter   ↑↓ select   +- weight   e explain   d down   p pause"
