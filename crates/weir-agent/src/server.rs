@@ -266,7 +266,7 @@ async fn events(
 async fn unknown_route(method: Method, uri: Uri) -> Failure {
     Failure::new(
         ErrorCode::UnknownRoute,
-        format!("there is no {method} {}: see the table of the weir-api crate", uri.path()),
+        format!("there is no {method} {}: GET /openapi.json names all routes", uri.path()),
     )
 }
 

@@ -101,7 +101,7 @@ pub struct Class {
     pub activity: Activity,
     /// Policy in force.
     pub policy: PolicyView,
-    /// The rate it may send at now (section 3 of the contract).
+    /// The rate it may send at now.
     pub allocation: BitRate,
     /// The rate it sent at over the last second.
     pub rate: BitRate,
