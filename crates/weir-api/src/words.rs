@@ -149,7 +149,7 @@ words! {
         AgreementExpired = "agreement-expired",
         /// An offer waits for an operator's decision.
         AgreementPending = "agreement-pending",
-        /// A quota counts anew: a day or a month has begun, or the agreement is over.
+        /// A quota begins again: a day or a month has begun, or the agreement is over.
         AgreementQuotaBack = "agreement-quota-back",
         /// The quota of an agreement is used up.
         AgreementQuotaUsedUp = "agreement-quota-used-up",
