@@ -19,6 +19,7 @@ use weir_agree::{
     AgreementState, Context, Direction, Document, Language, MAX_DOCUMENT, Name, Offer, Share, Template, Utc,
 };
 use weir_api::{AgreementStatus, CalendarView, OfferAnswer};
+use weir_units::BitRate;
 
 use super::{
     Session, Usage,
@@ -246,7 +247,7 @@ fn templates(args: &TemplateArgs, session: &mut Session<'_>) -> anyhow::Result<(
     }
     if args.offer {
         let template = templates.first().context("the node has no template")?;
-        write!(session.out, "{}", to_fill_in(template).write(Language::Toml))?;
+        write!(session.out, "{}", with_units(&to_fill_in(template).write(Language::Toml)))?;
         return Ok(());
     }
     if let Some(language) = args.output {
@@ -280,6 +281,18 @@ fn templates(args: &TemplateArgs, session: &mut Session<'_>) -> anyhow::Result<(
         }
         write!(out, "{table}")
     })
+}
+
+/// An offer in TOML with its rates as people write them: `min = "9mbit"` for `min = 9000000`.
+fn with_units(offer: &str) -> String {
+    let line = |line: &str| {
+        let (key, bits) = line.split_once(" = ").filter(|(key, _)| ["min", "max"].contains(key))?;
+        let rate = BitRate(bits.parse().ok()?);
+        let text = rate.to_string();
+        // Some rates are shown rounded.
+        (text.parse() == Ok(rate)).then(|| format!("{key} = \"{text}\""))
+    };
+    offer.lines().map(|text| line(text).unwrap_or_else(|| text.to_owned()) + "\n").collect()
 }
 
 /// Turns a template into an offer with named gaps.

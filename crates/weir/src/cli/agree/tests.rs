@@ -61,6 +61,7 @@ fn offer_of_the_help_is_accepted_as_printed() {
 fn a_template_printed_as_an_offer_is_accepted_as_printed() {
     let agent = FakeAgent::start();
     let template = ask(&agent, &["agree", "template", "--offer"]).good();
+    assert!(template.contains("\nmin = \"9mbit\"\nmax = \"9mbit\"\n"), "{template}");
     let (_dir, path) = file("offer.toml", &template);
     assert!(ask(&agent, &["agree", "offer", &path]).good().starts_with("a-1 is agreed: 9mbit to 9mbit for "));
 }
