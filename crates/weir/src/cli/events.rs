@@ -11,13 +11,16 @@ const EXAMPLES: &str = "Examples:
   weir events -f        and what happens from now on, until Ctrl-C
   weir events -f --json | jq 'select(.what == \"not-enforced\")'
 
-Kinds: acknowledged, advice, agreement-accepted, agreement-activated, agreement-expired,
-agreement-pending, agreement-quota-back, agreement-quota-used-up, agreement-rejected,
-agreement-renewed, agreement-terminated, capacity-changed, class-added, class-removed, clock-back,
-clock-believed, clock-doubted, config-refused, engine, guarantee-restored, guarantee-violated,
-image-corrupt, image-down, image-frozen, image-over-budget, image-removed, image-up, image-would-go,
-label-cut, link, not-enforced, policy-changed, promised, reloaded, repaired, rule-set, rule-unset, started,
-state-damaged, stopping; lost if this reader was too slow for some. With --json, one object a line.";
+Kinds: acknowledged, advice, agreement-accepted, agreement-activated,
+agreement-expired, agreement-pending, agreement-quota-back,
+agreement-quota-used-up, agreement-rejected, agreement-renewed,
+agreement-terminated, capacity-changed, class-added, class-removed, clock-back,
+clock-believed, clock-doubted, config-refused, engine, guarantee-restored,
+guarantee-violated, image-corrupt, image-down, image-frozen, image-over-budget,
+image-removed, image-up, image-would-go, label-cut, link, not-enforced,
+policy-changed, promised, reloaded, repaired, rule-set, rule-unset, started,
+state-damaged, stopping; lost if this reader was too slow for some. With
+--json, one object a line.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -37,7 +40,7 @@ pub(super) fn run(args: &EventsArgs, session: &mut Session<'_>) -> anyhow::Resul
             let class = event.class.as_deref().unwrap_or("-");
             writeln!(
                 session.out,
-                "{}  {:<14}  {class:<16}  {}",
+                "{}  {:<24}  {class:<16}  {}",
                 format::moment(event.time_ms),
                 event.what,
                 event.detail

@@ -164,8 +164,8 @@ fn json_is_what_the_agent_said() {
 fn events_are_one_a_line() {
     let agent = FakeAgent::start();
     let expected = "\
-2023-11-14T22:13:20.001Z  started         web               event 1
-2023-11-14T22:13:20.002Z  class-added     web               event 2
+2023-11-14T22:13:20.001Z  started                   web               event 1
+2023-11-14T22:13:20.002Z  class-added               web               event 2
 ";
     assert_eq!(ask(&agent, &["events"]).good(), expected);
 }
