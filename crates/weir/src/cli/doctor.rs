@@ -15,11 +15,12 @@ use super::{
 };
 
 const EXAMPLES: &str = "Examples:
-  weir doctor                                       before the first start, or when in doubt
+  weir doctor   before the first start, or when in doubt
   weir doctor --json | jq '.checks[] | select(.verdict == \"fail\")'
 
-Asks the agent if one runs, else looks for itself. Exits with 1 if a check fails.
-An agent answers users with the right `operate` ([access] of the configuration).";
+Asks the agent if one runs, else looks for itself. Exits with 1 if a check
+fails. An agent answers users with the right `operate` ([access] of the
+configuration).";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

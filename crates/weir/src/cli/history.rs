@@ -9,17 +9,20 @@ use weir_api::{HistoryChange, HistoryQuery, HistoryRecord};
 use super::{Session, Usage, format, say};
 
 const EXAMPLES: &str = "Examples:
-  weir history                     all changes that are kept, oldest first
-  weir history web                 those of one class, agreement or key of the configuration
-  weir history --since 2h          those of the last two hours
+  weir history              all changes that are kept, oldest first
+  weir history web          those of one class, agreement or key of the
+                            configuration
+  weir history --since 2h   those of the last two hours
   weir history --since 2026-11-26T08:00:00Z
   weir history --json | jq 'select(.by.kind == \"user\")'
 
-A record has who made it, why, and each value before and after. Kinds of makers: user, token,
-container, configuration, calendar, advice, agent. Kinds of values: policy and policy-down (in
-force), by-hand and by-hand-down (`weir set`), capacity, configuration, agreement, congestion, pin,
-token. The records are files in the agent's state directory, for root only, in lines of JSON;
-[agent] audit_size and audit_files bound them. With --json, one object a line.";
+A record has who made it, why, and each value before and after. Kinds of
+makers: user, token, container, configuration, calendar, advice, agent. Kinds
+of values: policy and policy-down (in force), by-hand and by-hand-down
+(`weir set`), capacity, configuration, agreement, congestion, pin, token. The
+records are files in the agent's state directory, for root only, in lines of
+JSON; [agent] audit_size and audit_files bound them. With --json, one object a
+line.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

@@ -13,7 +13,7 @@ use weir_units::BitRate;
 use super::{Session, Usage, plan, status};
 
 const EXAMPLES: &str = "Examples:
-  weir link                                  the capacities, and the promises that do not fit
+  weir link                                  capacities, promises
   weir link set capacity=30mbit              at once, under load too
   weir link set capacity=30mbit download=50mbit
   weir link set capacity=30mbit --dry-run    what it would change
@@ -21,22 +21,25 @@ const EXAMPLES: &str = "Examples:
   weir link reset                            the configured capacities again
   weir link set --link=wwan0 capacity=5mbit    of several links this one
 
-A capacity set by hand outlives a restart of the agent and a reload of its file. Promises that
-do not fit any more are suspended, the latest first, and `weir events` reports them. They come
-back in the order of their age when the capacity does. `weir undo` takes the last change back.
+A capacity set by hand outlives a restart of the agent and a reload of its
+file. Promises that do not fit any more are suspended, the latest first, and
+`weir events` reports them. They come back in the order of their age when the
+capacity does. `weir undo` takes the last change back.
 
-Several [[link]] tables share several links, each with its own capacities. The first one shown is the main link,
-which the default route takes. Promises of agreements are about it.
+Several [[link]] tables share several links, each with its own capacities. The
+first one shown is the main link, which the default route takes. Promises of
+agreements are about it.
 
-A configured range follows the link's rate, as in capacity = { min = \"2mbit\", max = \"40mbit\" }.
-A range of the download does too. The states are:
-  track    the capacity follows the rate that the link carries, and its queue
-  look     the queue drains for 0.2 s, to see the round trip without it
-  idle     the classes leave a part of the capacity
-  silent   the link answers nothing: the capacity stays
-  foreign  the queue is another sender's, or the path is longer: the capacity of before
-  blind    no packet tells the queue: what was usual, or the lowest rate
-  lost     the signals cannot be read: the lowest rate
+A configured range follows the link's rate, as in capacity = { min = \"2mbit\",
+max = \"40mbit\" }. A range of the download does too. The states are:
+  track     the capacity follows the rate that the link carries, and its queue
+  look      the queue drains for 0.2 s, to see the round trip without it
+  idle      the classes leave a part of the capacity
+  silent    the link answers nothing: the capacity stays
+  foreign   the queue is another sender's, or the path is longer: the capacity
+            of before
+  blind     no packet tells the queue: what was usual, or the lowest rate
+  lost      the signals cannot be read: the lowest rate
 A rate set by hand replaces the range until it is reset.";
 
 #[derive(Debug, Args)]

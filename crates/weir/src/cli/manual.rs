@@ -27,10 +27,10 @@ pub(super) struct CompletionsArgs {
 }
 
 const MAN_EXAMPLES: &str = "Examples:
-  weir man /usr/local/share/man       then: man weir, man weir-set, man weir.toml
+  weir man /usr/local/share/man   then: man weir, man weir-set, man weir.toml
 
-The pages of verbs go into DIR/man1, those of administration into DIR/man8, and that of the
-configuration into DIR/man5.";
+The pages of verbs go into DIR/man1, those of administration into DIR/man8, and
+that of the configuration into DIR/man5.";
 
 /// The verbs of administration. Their pages are in section 8.
 const ADMINISTRATION: [&str; 4] = ["agent", "bugreport", "doctor", "init"];

@@ -65,23 +65,24 @@ struct Cli {
 }
 
 const EXAMPLES: &str = "Examples:
-  weir init                                   write the configuration of this node
-  weir agent --config /etc/weir/weir.toml     divide this node's uplink
-  weir ps                                     who sends how much, and who may
-  weir top                                    the same, live
-  weir set web weight=3 min=20mbit            change a policy, at once
-  weir undo                                   take the last change back
-  weir plan weir.toml                         what a new configuration would change
-  weir explain web                            why it gets what it gets
+  weir init                                      write a configuration
+  weir agent --config /etc/weir/weir.toml        divide this node's uplink
+  weir ps                                        who sends how much
+  weir top                                       the same, live
+  weir set web weight=3 min=20mbit               change a policy, at once
+  weir undo                                      take the last change back
+  weir plan weir.toml                            what a new file would change
+  weir explain web                               why it gets what it gets
   weir --url https://gw:9798 --token-file t ps   the same of another node
-  weir fs --help                              the same by reading and writing files
-  weir agree --help                           promise bandwidth, now or later
-  weir cc --help                              congestion control by rule, completion times
-  weir image --help                           pull each image once for all
-  weir doctor                                 what this node can do, and what not
+  weir fs --help                                 the same as files
+  weir agree --help                              promise bandwidth
+  weir cc --help                                 congestion control by rule
+  weir image --help                              pull each image once for all
+  weir doctor                                    what this node can do
 
-Exit codes: 0 done, 1 refused or failed, 2 the command line or its input is wrong.
-Colours are left out when the output is not a terminal, or NO_COLOR is set.";
+Exit codes: 0 done, 1 refused or failed, 2 the command line or its input is
+wrong. Colours are left out when the output is not a terminal, or NO_COLOR is
+set.";
 
 #[derive(Debug, Args)]
 struct Global {
@@ -184,16 +185,21 @@ enum Command {
 
 const AGENT_EXAMPLES: &str = "Examples:
   weir agent --config /etc/weir/weir.toml
-  weir agent --config weir.toml --check        is the file good, here? change nothing
-  weir agent --print-config > weir.toml        a file to begin with: fill in the link
-  weir agent --restore                         put back what an agent left that was killed
-  WEIR_LOG=weir=debug weir agent               say more, on standard error
-  weir agent --log-format json                 one object a line: time, level, target, message,
-                                               and for an event its class and agreement
+  weir agent --config weir.toml --check   is the file good, here? change
+                                          nothing
+  weir agent --print-config > weir.toml   a file to begin with: fill in the
+                                          link
+  weir agent --restore                    put back what an agent left that was
+                                          killed
+  WEIR_LOG=weir=debug weir agent          say more, on standard error
+  weir agent --log-format json            one object a line: time, level,
+                                          target, message, and for an event its
+                                          class and agreement
 
-Needs root. Reads its file again on SIGHUP and when it changes; a file that is wrong is
-refused and the old one stays in force. On SIGTERM it leaves the network as it found it,
-and on SIGUSR2 it leaves the division in force for the next agent, as an upgrade does.";
+Needs root. Reads its file again on SIGHUP and when it changes; a file that is
+wrong is refused and the old one stays in force. On SIGTERM it leaves the
+network as it found it, and on SIGUSR2 it leaves the division in force for the
+next agent, as an upgrade does.";
 
 #[derive(Debug, Args)]
 #[command(after_help = AGENT_EXAMPLES)]

@@ -18,8 +18,8 @@ use super::{
 };
 
 const EXAMPLES: &str = "Examples:
-  weir plan /etc/weir/weir.toml       before the agent reads the file: what would it change?
-  weir plan new.toml                  the same for a file that is to become the configuration
+  weir plan /etc/weir/weir.toml       what would it change?
+  weir plan new.toml                  a file that is to become it
   weir plan new.toml --json | jq '.classes[] | .name'
 
 The running agent judges the file as it would at a reload, against the

@@ -21,15 +21,26 @@ const EXAMPLES: &str = "Examples:
   weir ps --json | jq '.[] | select(.activity == \"active\") | .name'
 
 Columns:
-  WEIGHT MIN MAX    the policy in force; `weir explain NAME` says who set what
-  ALLOCATED         what the class may send now
-  SENDING           what it sent over the last second
-  DROPS             packets lost because its queue was full
-  BACKLOG           bytes waiting in its queue now
-  DOWN RECEIVING    what the class may receive now and what it received over the last second, where
-                    the download is shared
-  STATE             active, idle or absent; `!` if the policy is not enforced, with the
-                    reason below the table";
+  GROUP            the group whose part the class shares; `(group)` is a group
+  WEIGHT MIN MAX   the policy in force; `weir explain NAME` says who set what
+  ALLOCATED        what the class may send now
+  SENDING          what it sent over the last second
+  DROPS            packets lost because its queue was full
+  BACKLOG          bytes waiting in its queue now
+  DOWN RECEIVING   what the class may receive now and what it received over the
+                   last second, where the download is shared
+  STATE            active, idle or absent; `!` if the policy is not enforced,
+                   with the reason below the table
+
+Columns of -o wide:
+  HANDLE          the class in the scheduler, as tc prints it
+  SOURCE          the runtime or the section that the class comes from
+  AGREEMENT       the agreement in force for it
+  BYTES           bytes sent over the link since the class exists
+  LOCAL           bytes to this node and to exempt networks, which are not
+                  charged
+  BACKPRESSURED   the time for which the class has had a queue
+  INTERFACES      the interfaces or selectors of the class";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

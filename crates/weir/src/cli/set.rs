@@ -17,20 +17,21 @@ use super::{Session, Usage, plan, ps};
 
 const SET_EXAMPLES: &str = "Examples:
   weir set web weight=3                    three shares where others have one
-  weir set web min=20mbit max=50mbit       never less (while it sends), never more
-  weir set web min=none                    take that back: the file's or label's minimum counts again
-  weir set web down.max=20mbit             of what arrives, where the node shares its download
+  weir set web min=20mbit max=50mbit       never less, never more
+  weir set web min=none                    that of the file or label again
+  weir set web down.max=20mbit             of what arrives
   weir set docker:web weight=2             where two sources know a `web`
   weir set batch max=5mbit --keep          for when `batch` comes
   weir set --file changes.json             many at once: all of them, or none
-  weir set web min=30mbit --dry-run        what it would change, or why it would be refused
+  weir set web min=30mbit --dry-run        what it would change
 
 A file, or `-` for standard input, holds a list:
-  [{\"name\": \"web\", \"weight\": 3}, {\"name\": \"batch\", \"min\": null, \"max\": \"5mbit\"}]
+  [{\"name\": \"web\", \"weight\": 3},
+   {\"name\": \"batch\", \"min\": null, \"max\": \"5mbit\"}]
 
-Rates are 500kbit, 20mbit, 1.5gbit, 20Mbps or 20M, in bits. What is not named stays as it
-is. A change takes effect at once, under load too, and outlives a restart of the agent.
-`weir undo` takes the last change back.";
+Rates are 500kbit, 20mbit, 1.5gbit, 20Mbps or 20M, in bits. What is not named
+stays as it is. A change takes effect at once, under load too, and outlives a
+restart of the agent. `weir undo` takes the last change back.";
 
 #[derive(Debug, Args)]
 #[command(after_help = SET_EXAMPLES)]
@@ -54,7 +55,8 @@ pub(super) struct SetArgs {
 }
 
 const UNSET_EXAMPLES: &str = "Examples:
-  weir unset web       what the configuration file, labels or defaults say counts again
+  weir unset web   what the configuration file, labels or defaults say counts
+                   again
 
 To take back one value only: weir set web min=none";
 

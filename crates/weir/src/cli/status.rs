@@ -13,8 +13,9 @@ use super::{Session, format};
 
 const EXAMPLES: &str = "Examples:
   weir status
-  weir status --json | jq .rate      what the link carries, bit/s
-  weir status --acknowledge          what happened to the state is read: say it no more";
+  weir status --json | jq .rate   what the link carries, bit/s
+  weir status --acknowledge       what happened to the state is read: say it no
+                                  more";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

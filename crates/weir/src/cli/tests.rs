@@ -473,6 +473,24 @@ fn the_command_line_is_well_formed() {
     Cli::command().debug_assert();
 }
 
+/// The texts behind the options of all verbs.
+fn texts_after_help(command: &clap::Command, texts: &mut Vec<(String, String)>) {
+    let text = command.get_after_long_help().or(command.get_after_help());
+    texts.extend(text.map(|text| (command.get_name().to_owned(), text.to_string())));
+    command.get_subcommands().for_each(|verb| texts_after_help(verb, texts));
+}
+
+/// A terminal of 80 columns breaks a longer line after its last word.
+#[test]
+fn examples_fit_a_terminal_of_80_columns() {
+    let mut texts = Vec::new();
+    texts_after_help(&Cli::command(), &mut texts);
+    assert!(texts.len() > 30, "{} texts", texts.len());
+    let lines = texts.iter().flat_map(|(verb, text)| text.lines().map(move |line| (verb, line)));
+    let long: Vec<_> = lines.filter(|(_, line)| line.chars().count() > 79).collect();
+    assert!(long.is_empty(), "{long:#?}");
+}
+
 #[test]
 fn every_verb_teaches_with_examples_that_work() {
     let mut root = Cli::command();

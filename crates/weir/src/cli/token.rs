@@ -13,13 +13,14 @@ const EXAMPLES: &str = "Examples:
   weir token add shop --scope party --party acme --expires 90d
   weir token ls
   weir token rm shop
-  curl --cacert ca.pem -H \"Authorization: Bearer $TOKEN\" https://node:9798/v1/classes
+  curl -H \"Authorization: Bearer $TOKEN\" https://node:9798/v1/classes
 
-The API is open over TCP with [api] listen, and takes tokens over TLS ([api] certificate and key)
-or on loopback. The secret is printed once; the agent keeps its hash. Scopes: read sees everything;
-party makes, sees, renews and ends the agreements of its party, and nothing else; operate changes
-policies, capacities, rules and images, and makes agreements of its own; admin does all. The right
-admin is needed to make tokens.";
+The API is open over TCP with [api] listen, and takes tokens over TLS ([api]
+certificate and key) or on loopback. The secret is printed once; the agent
+keeps its hash. Scopes: read sees everything; party makes, sees, renews and
+ends the agreements of its party, and nothing else; operate changes policies,
+capacities, rules and images, and makes agreements of its own; admin does all.
+The right admin is needed to make tokens.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

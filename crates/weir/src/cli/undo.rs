@@ -15,15 +15,16 @@ use super::{
 };
 
 const EXAMPLES: &str = "Examples:
-  weir undo                take back the last `weir set`, `weir unset` or `weir link set`, also one
-                           by the API
-  weir undo --dry-run      what that would change
+  weir undo             take back the last `weir set`, `weir unset` or `weir
+                        link set`, also one by the API
+  weir undo --dry-run   what that would change
   weir undo --json | jq '.names'
 
-A second `weir undo` takes back the change before. The last 10 changes are kept, also over a
-restart of the agent; a change of many classes counts once. It is refused where what the change
-replaced does not fit any more, as a minimum that was promised to others meanwhile. Changes of the
-configuration file, of labels and of agreements are not of this kind.";
+A second `weir undo` takes back the change before. The last 10 changes are
+kept, also over a restart of the agent; a change of many classes counts once.
+It is refused where what the change replaced does not fit any more, as a
+minimum that was promised to others meanwhile. Changes of the configuration
+file, of labels and of agreements are not of this kind.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

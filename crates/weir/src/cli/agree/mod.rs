@@ -27,45 +27,48 @@ use super::{
 };
 
 const EXAMPLES: &str = "Examples:
-  weir agree template --offer > camera.toml    a template as an offer to fill in
-  weir agree offer camera.toml                 offer it: accepted or refused, with the reason
-  weir agree list                              all agreements, and what each sends
-  weir agree show a-17                         one of them
-  weir agree report a-17 --html report.html    what was promised and kept this month
-  weir agree calendar                          what is promised when, and what is free
+  weir agree template --offer > camera.toml   a template as an offer to fill in
+  weir agree offer camera.toml                accepted or refused, with the
+                                              reason
+  weir agree list                             all of them, and what each sends
+  weir agree show a-17                        one of them
+  weir agree report a-17 --html report.html   what was promised and kept
+  weir agree calendar                         what is promised when
   weir agree renew a-17 --end 2027-12-31T00:00:00Z
   weir agree terminate a-17
 
-A whole offer, as TOML; only what has a * is needed, the rest says what holds without it:
-  id = \"camera-2026-11\"                  # sent again, it has the same answer
+A whole offer, as TOML. Only what has a * is needed. The rest says
+what holds without it:
+  id = \"camera-2026-11\"                # sent again, it has the same answer
   [context]
-  initiator = \"acme\"                     # * who asks
-  expiration = \"2027-12-31T00:00:00Z\"    # when the agreement ends, if [terms] does not say
-  template_id = \"bandwidth\"              # the template that it is made from
+  initiator = \"acme\"                   # * who asks
+  expiration = \"2027-12-31T00:00:00Z\"  # its end, if [terms] names none
+  template_id = \"bandwidth\"            # the template that it is made from
   [service]
-  term = \"server_parameters\"             # * what the terms are about: this, and nothing else yet
-  name = \"camera\"                        # * the container, if there is no selector
+  term = \"server_parameters\"           # * this, and nothing else yet
+  name = \"camera\"                      # * the container, without a selector
   [terms]
-  min = \"10mbit\"                         # * guaranteed whenever it is asked for
-  max = \"20mbit\"                         # * never more
-  start = \"2026-12-01T08:00:00Z\"         # at once
-  end = \"2027-12-01T08:00:00Z\"           # no end
-  direction = \"upload\"                   # upload; download or both, for a container alone
-  share = \"weighted\"                     # as the node says; by weight only where it does
-  weight = 3                             # 1
-  [terms.selector]                       # all of it together must match
-  container = \"camera\"                 # any, or the host, if something else is selected
-  protocol = \"tcp\"                      # tcp and udp; sctp
-  source_port = 8001                     # any; the provider's, where its answers come from
-  destination_port = 40000               # any; the customer's
-  subnet = \"192.0.2.0/24\"               # any; the customer's network
-  dscp = 46                              # any code point
-  [terms.quota]                          # none
+  min = \"10mbit\"                       # * guaranteed when it is asked for
+  max = \"20mbit\"                       # * never more
+  start = \"2026-12-01T08:00:00Z\"       # at once
+  end = \"2027-12-01T08:00:00Z\"         # no end
+  direction = \"upload\"                 # upload; of a container: download, both
+  share = \"weighted\"                   # as the node says; weighted if it does
+  weight = 3                           # 1
+  [terms.selector]                     # all of it together must match
+  container = \"camera\"                 # any, or the host, beside other keys
+  protocol = \"tcp\"                     # tcp and udp; sctp
+  source_port = 8001                   # any; the provider's own port
+  destination_port = 40000             # any; the customer's
+  subnet = \"192.0.2.0/24\"              # any; the customer's network
+  dscp = 46                            # any code point
+  [terms.quota]                        # none
   day = \"10GiB\"
   month = \"100GiB\"
-  after = \"2mbit\"                        # the ceiling when it is used up
+  after = \"2mbit\"                      # the ceiling when it is used up
 
-The same in JSON, or as WS-Agreement's XML; the agent's socket takes all three over HTTP:
+The same in JSON, or as WS-Agreement's XML; the agent's socket takes all three
+over HTTP:
   curl --unix-socket /run/weir/weir.sock -H 'Content-Type: application/xml' \\
        --data-binary @offer.xml http://weir/v1/agreements
 
@@ -118,8 +121,9 @@ const OFFER_EXAMPLES: &str = "Examples:
   weir agree offer camera.toml
   weir agree offer - < offer.xml
 
-What the document is written in, XML, JSON or TOML, is told from how it begins. `weir agree
---help` shows a whole one. A refusal names what would be accepted instead.";
+What the document is written in, XML, JSON or TOML, is told from how it begins.
+`weir agree --help` shows a whole one. A refusal names what would be accepted
+instead.";
 
 #[derive(Debug, Args)]
 #[command(after_help = OFFER_EXAMPLES)]

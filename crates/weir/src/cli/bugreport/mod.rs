@@ -24,17 +24,18 @@ use self::secrets::Secrets;
 use super::{Session, doctor, format, progress::Waiting};
 
 const EXAMPLES: &str = "Examples:
-  weir bugreport                             weir-bugreport-TIME.tar.gz, here
+  weir bugreport                     weir-bugreport-TIME.tar.gz, here
   weir bugreport --out /tmp/report.tar.gz
-  tar -tzf weir-bugreport-*.tar.gz           what is in it: read it before you send it
+  tar -tzf weir-bugreport-*.tar.gz   what is in it: read it before you send it
 
-It holds what the agent says (status, classes, events, doctor, division), the kernel's queues and
-programs, the log's last lines, and the configuration. It works without an agent too. Each part that
-is missing is named with its reason.
+It holds what the agent says (status, classes, events, doctor, division), the
+kernel's queues and programs, the log's last lines, and the configuration. It
+works without an agent too. Each part that is missing is named with its reason.
 
-Passwords, tokens and names of accounts are replaced by [removed], wherever they occur. These are
-values of the configuration, contents of the files it names, and credentials in addresses. Names of
-containers, interfaces and networks stay. Only the user who runs the command can read the file.";
+Passwords, tokens and names of accounts are replaced by [removed], wherever
+they occur. These are values of the configuration, contents of the files it
+names, and credentials in addresses. Names of containers, interfaces and
+networks stay. Only the user who runs the command can read the file.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

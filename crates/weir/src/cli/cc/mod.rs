@@ -17,19 +17,27 @@ use super::{Session, Usage};
 
 const EXAMPLES: &str = "Examples:
   weir cc ls                                     the rules, and their classes
-  weir cc explain 10.1.2.3:443 --container web   which rule a connection follows, and why
-  weir cc flows                                  what ended last: bytes, time, algorithm, round trips
-  weir cc stats                                  completion times by destination, size and algorithm
-  weir cc move                                   connections that are there already follow too
-  weir cc set to=192.0.2.0/24 start=bbr          a rule at once, instead of the file's for the same
+  weir cc explain 10.1.2.3:443 --container web   which rule a connection
+                                                 follows, and why
+  weir cc flows                                  what ended last: bytes, time,
+                                                 algorithm, round trips
+  weir cc stats                                  completion times by
+                                                 destination, size and
+                                                 algorithm
+  weir cc move                                   connections that are there
+                                                 already follow too
+  weir cc set to=192.0.2.0/24 start=bbr          a rule at once, instead of the
+                                                 file's for the same
   weir cc unset to=192.0.2.0/24                  take that back
-  weir cc advise                                 what trials have found ([advice] of the file)
+  weir cc advise                                 what trials have found
+                                                 ([advice] of the file)
 
-Rules are [[congestion]] of the configuration, read again whenever it changes (docs/weir.toml shows
-them all), and those that were set. The longest prefix wins; then who names the container, the group, the
-port, the direction. An application that knows how much it will send says so, and has the algorithm for
-that much at once: setsockopt(socket, 0x5745, 1, &bytes, 8), which needs no right and changes nothing
-where weir is not (docs/size-hint.md).";
+Rules are [[congestion]] of the configuration, read again whenever it changes
+(docs/weir.toml shows them all), and those that were set. The longest prefix
+wins; then who names the container, the group, the port, the direction. An
+application that knows how much it will send says so, and has the algorithm for
+that much at once: setsockopt(socket, 0x5745, 1, &bytes, 8), which needs no
+right and changes nothing where weir is not (docs/size-hint.md).";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -61,11 +69,13 @@ enum Verb {
 const SET_EXAMPLES: &str = "Examples:
   weir cc set to=192.0.2.0/24 start=bbr
   weir cc set container=web port=443 start=bbr after=10MiB then=cubic
-  weir cc set group=tenant-a start=default     weir's own: BBR for the first MiB, then CUBIC
+  weir cc set group=tenant-a start=default   weir's own: BBR for the first MiB,
+                                             then CUBIC
 
-Keys are those of [[congestion]]: container, group, to, port, direction say whose connections; start,
-after, then, window what they use. A rule about the same connections, of the file or set before, is replaced. It
-is in force at once for new connections, and outlives a restart of the agent.";
+Keys are those of [[congestion]]: container, group, to, port, direction say
+whose connections; start, after, then, window what they use. A rule about the
+same connections, of the file or set before, is replaced. It is in force at
+once for new connections, and outlives a restart of the agent.";
 
 #[derive(Debug, Args)]
 #[command(after_help = SET_EXAMPLES)]
@@ -83,16 +93,19 @@ struct UnsetArgs {
 }
 
 const ADVISE_EXAMPLES: &str = "Examples:
-  weir cc advise                               what is known, with 95 % intervals
-  weir cc advise --apply                       what is best becomes the rule, step by step
-  weir cc advise --rollback 192.0.2.0/24       take that rule back
-  weir cc advise --again 192.0.2.0/24          forget the results, and begin again
+  weir cc advise                           what is known, with 95 % intervals
+  weir cc advise --apply                   what is best becomes the rule, step
+                                           by step
+  weir cc advise --rollback 192.0.2.0/24   take that rule back
+  weir cc advise --again 192.0.2.0/24      forget the results, and begin again
 
-Off unless [advice] of the configuration names networks. A part of the connections to each, drawn by
-lot, tries another algorithm; completion times are compared within sizes, with tests that hold whenever
-one looks. What makes a size's 99th percentile a tenth longer is dropped; so is what only gains what its
-neighbours lose. With --apply what seems good is used by more and more connections, up to half, before it
-becomes the rule; if it is then worse than before, the rule goes back by itself.";
+Off unless [advice] of the configuration names networks. A part of the
+connections to each, drawn by lot, tries another algorithm; completion times
+are compared within sizes, with tests that hold whenever one looks. What makes
+a size's 99th percentile a tenth longer is dropped; so is what only gains what
+its neighbours lose. With --apply what seems good is used by more and more
+connections, up to half, before it becomes the rule; if it is then worse than
+before, the rule goes back by itself.";
 
 #[derive(Debug, Args)]
 #[command(after_help = ADVISE_EXAMPLES)]
@@ -156,8 +169,8 @@ const EXPLAIN_EXAMPLES: &str = "Examples:
   weir cc explain 10.1.2.3:443 --container web
   weir cc explain [fd00::5]:8080 --direction in
 
-The port is the service's: the far end's where the connection is opened here, which is assumed unless
---direction says otherwise, else the own one.";
+The port is the service's: the far end's where the connection is opened here,
+which is assumed unless --direction says otherwise, else the own one.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXPLAIN_EXAMPLES)]

@@ -36,12 +36,13 @@ const NOT_AVAILABLE: u32 = 50;
 const NOT_AS_ASKED: u32 = 100;
 
 const EXAMPLES: &str = "Examples:
-  echo '{\"cniVersion\": \"1.0.0\"}' | CNI_COMMAND=VERSION weir cni    the versions that it speaks
-  ln -s \"$(command -v weir)\" /opt/cni/bin/                          where a runtime looks for it
-  CNI_PATH=/opt/cni/bin cnitool add pods /run/netns/blue             a pod by hand
+  echo '{\"cniVersion\": \"1.0.0\"}' | CNI_COMMAND=VERSION weir cni   its versions
+  ln -s \"$(command -v weir)\" /opt/cni/bin/   where a runtime looks for it
+  CNI_PATH=/opt/cni/bin cnitool add pods /run/netns/blue   a pod by hand
 
-A container runtime runs a plugin by the name of its type, without arguments. This program behaves as
-the plugin then. It stands at the end of a list, as in /etc/cni/net.d/10-pods.conflist:
+A container runtime runs a plugin by the name of its type, without arguments.
+This program behaves as the plugin then. It stands at the end of a list, as in
+/etc/cni/net.d/10-pods.conflist:
   {
     \"cniVersion\": \"1.0.0\",
     \"name\": \"pods\",
@@ -50,25 +51,31 @@ the plugin then. It stands at the end of a list, as in /etc/cni/net.d/10-pods.co
         \"ipam\": { \"type\": \"host-local\", \"subnet\": \"10.88.0.0/16\" } },
       { \"type\": \"portmap\", \"capabilities\": { \"portMappings\": true } },
       { \"type\": \"weir\", \"onError\": \"open\",
-        \"capabilities\": { \"bandwidth\": true, \"io.kubernetes.cri.pod-annotations\": true } }
+        \"capabilities\": { \"bandwidth\": true,
+                          \"io.kubernetes.cri.pod-annotations\": true } }
     ]
   }
 
-The pod's class is called NAMESPACE/POD, or by the container's id where no pod is named. It is in
-force before the pod's first packet. The pod may ask for, the strongest first:
-  annotations           weir.dev/weight, weir.dev/min, weir.dev/max, weir.dev/group
-  CNI_ARGS              WEIR_WEIGHT, WEIR_MIN, WEIR_MAX, WEIR_GROUP
-  the list              egressRate, in bit/s, as for the plugin `bandwidth`
-  capability bandwidth  egressRate (annotation kubernetes.io/egress-bandwidth)
-  the list              weight, min, max, group: for pods of this network that ask for nothing
-`[labels]` of the agent's configuration bounds all of these. A wish without sense is ignored, with a
-remark in `weir explain` and an event. ingressRate is a maximum of what arrives. It
-needs [link] download, and is not enforced without it.
+The pod's class is called NAMESPACE/POD, or by the container's id where no pod
+is named. It is in force before the pod's first packet. The pod may ask for,
+the strongest first:
+  annotations            weir.dev/weight, weir.dev/min, weir.dev/max,
+                         weir.dev/group
+  CNI_ARGS               WEIR_WEIGHT, WEIR_MIN, WEIR_MAX, WEIR_GROUP
+  the list               egressRate, in bit/s, as for the plugin `bandwidth`
+  capability bandwidth   egressRate (annotation kubernetes.io/egress-bandwidth)
+  the list               weight, min, max, group: for pods of this network that
+                         ask for nothing
+`[labels]` of the agent's configuration bounds all of these. A wish without
+sense is ignored, with a remark in `weir explain` and an event. ingressRate is
+a maximum of what arrives. It needs [link] download, and is not enforced
+without it.
 
 More keys of the list:
-  socket     where the agent listens, if not at /run/weir/weir.sock
-  onError    \"open\" (default): while the agent is away a pod starts unshaped, with a line on
-             standard error. \"refuse\": it does not start (error 11), and STATUS fails with 50
+  socket    where the agent listens, if not at /run/weir/weir.sock
+  onError   \"open\" (default): while the agent is away a pod starts unshaped,
+            with a line on standard error. \"refuse\": it does not start (error
+            11), and STATUS fails with 50
 
 It speaks CNI 0.3.1, 0.4.0, 1.0.0 and 1.1.0.";
 

@@ -12,19 +12,22 @@ use weir_api::{ClassKind, Export, ExportClass, ExportQuery, ExportSelector};
 use super::Session;
 
 const EXAMPLES: &str = "Examples:
-  weir export tc > shape.sh            what runs now, as a shell script of tc commands
-  weir export tc --download            what arrives, where the download is shared
-  weir export tc --link wwan0          of several links this one
-  weir export tc --device eth1         the same for another device
-  weir export tcng                     as a configuration of tcng, for tcc
-  weir export tc --json                the tree itself, for programs
+  weir export tc > shape.sh      what runs now, as a shell script of tc
+                                 commands
+  weir export tc --download      what arrives, where the download is shared
+  weir export tc --link wwan0    of several links this one
+  weir export tc --device eth1   the same for another device
+  weir export tcng               as a configuration of tcng, for tcc
+  weir export tc --json          the tree itself, for programs
 
-The script is static: rate = minimum, ceil = maximum, quantum = weight. What it cannot say is in
-its first lines. Each direction of each link has a script of its own. Stop the agent before one is
-run: both would divide the same link.
+The script is static: rate = minimum, ceil = maximum, quantum = weight. What it
+cannot say is in its first lines. A link with a framing is refused: a script
+would not charge it. Each direction of each link has a script of its own. Stop
+the agent before one is run: both would divide the same link.
 
-The script of a download sends what arrives through a device of its own (an ifb), and knows a
-packet's class by its destination address. Behind NAT that is the host's for all packets.";
+The script of a download sends what arrives through a device of its own (an
+ifb), and knows a packet's class by its destination address. Behind NAT that is
+the host's for all packets.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

@@ -18,11 +18,11 @@ use super::{
 
 const EXAMPLES: &str = "Examples:
   weir image doctor
-  weir image doctor --try nginx:1.27      also ask for the manifest of this image
-  weir image doctor --no-pull             ask no runtime to pull
+  weir image doctor --try nginx:1.27   also ask for the manifest of this image
+  weir image doctor --no-pull          ask no runtime to pull
 
-Each runtime pulls a tiny image, weir.invalid/doctor, that only the cache has; it is removed again.
-Exits with 1 if a check fails.";
+Each runtime pulls a tiny image, weir.invalid/doctor, that only the cache has;
+it is removed again. Exits with 1 if a check fails.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

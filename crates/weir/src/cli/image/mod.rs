@@ -20,20 +20,21 @@ use super::{Session, lab};
 const UNIT_SOCKET: &str = "/run/weir-images/weir.sock";
 
 const EXAMPLES: &str = "Examples:
-  weir image setup                             point Docker, Podman, k3s ... at the cache
-  weir image doctor                            does it work, all the way?
-  weir image ls                                what is here
-  weir image df                                how full it is, and what it saved
-  weir image runtime                           what Docker keeps itself, and what has to go
-  weir image warm nginx:1.27                   fetch it before a client asks
-  weir image pin 'ghcr.io/acme/*:prod'         keep these
-  weir image scrub                             is all of it still what it was?
-  weir image undo                              take the set-up back
-  weir image simulate --zone fra               what a cache of each size finds (program weir-lab)
+  weir image setup                       point runtimes at the cache
+  weir image doctor                      does it work, all the way?
+  weir image ls                          what is here
+  weir image df                          how full it is, and what it saved
+  weir image runtime                     what Docker keeps itself
+  weir image warm nginx:1.27             fetch it before a client asks
+  weir image pin 'ghcr.io/acme/*:prod'   keep these
+  weir image scrub                       is all of it still what it was?
+  weir image undo                        take the set-up back
+  weir image simulate --zone fra         sizes and policies (weir-lab)
 
-Each image is pulled over the uplink once and served from here from then on; [images] in the
-configuration turns it on, with a budget of 64MiB at least. Docker without the containerd image store asks it for Docker Hub
-only; for other registries name it in the image: 127.0.0.1:5050/ghcr.io/acme/app:1";
+Each image is pulled over the uplink once and served from here from then on;
+[images] in the configuration turns it on, with a budget of 64MiB at least.
+Docker without the containerd image store asks it for Docker Hub only; for
+other registries name it in the image: 127.0.0.1:5050/ghcr.io/acme/app:1";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

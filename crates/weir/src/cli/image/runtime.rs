@@ -18,10 +18,11 @@ use super::{
 
 pub(super) const EXAMPLES: &str = "Examples:
   weir image runtime
-  weir image runtime --json | jq -r '.images[] | select(.leaves) | .names[]'      what has to go
+  weir image runtime --json | jq -r '.images[] | select(.leaves) | .names[]'
 
-ALONE is what the removal of this image alone would free: layers that no other image has. The budget
-is that of [images.runtime] in the configuration. With `dry_run`, the default, weir removes nothing.";
+ALONE is what the removal of this image alone would free: layers that no other
+image has. The budget is that of [images.runtime] in the configuration. With
+`dry_run`, the default, weir removes nothing.";
 
 pub(super) fn run(session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
     let images = session.client.runtime_images()?;

@@ -30,10 +30,10 @@ pub(super) struct PinArgs {
 
 const RM_EXAMPLES: &str = "Examples:
   weir image rm ghcr.io/acme/app:1 nginx:1.27
-  weir image rm --json ghcr.io/acme/app:1 | jq '.[].freed'      the bytes that became free
+  weir image rm --json ghcr.io/acme/app:1 | jq '.[].freed'
 
-It stops at the first image that cannot be removed. With --json it prints one list, also for one
-image: `image` and `freed` of each image that was removed.";
+It stops at the first image that cannot be removed. With --json it prints one
+list, also for one image: `image` and `freed` of each image that was removed.";
 
 #[derive(Debug, Args)]
 #[command(after_help = RM_EXAMPLES)]
@@ -66,8 +66,9 @@ const SCRUB_EXAMPLES: &str = "Examples:
   weir image scrub
   weir image scrub --rate 50MiB      no faster than that, each second
 
-Whatever is not what its digest says is removed, and fetched again when it is asked for. The cache
-does this by itself, slowly, every `scrub_days`. Exits with 1 if something was wrong.";
+Whatever is not what its digest says is removed, and fetched again when it is
+asked for. The cache does this by itself, slowly, every `scrub_days`. Exits
+with 1 if something was wrong.";
 
 #[derive(Debug, Args)]
 #[command(after_help = SCRUB_EXAMPLES)]
@@ -80,9 +81,10 @@ pub(super) struct ScrubArgs {
 const SERVE_EXAMPLES: &str = "Examples:
   weir image serve --config /etc/weir/weir.toml
 
-For nodes whose link weir does not divide, and for the unit weir-images.service; `weir agent` serves
-the cache itself if [images] is there, unless that says `served_by = \"unit\"`. Reads that section
-and [access] alone. For the other verbs it listens on the agent's socket, or on that of `--socket`.
+For nodes whose link weir does not divide, and for the unit
+weir-images.service; `weir agent` serves the cache itself if [images] is there,
+unless that says `served_by = \"unit\"`. Reads that section and [access] alone.
+For the other verbs it listens on the agent's socket, or on that of `--socket`.
 The budget is 64MiB at least.";
 
 #[derive(Debug, Args)]

@@ -21,19 +21,21 @@ use self::survey::Survey;
 use super::{CONFIG, Session, Usage};
 
 const EXAMPLES: &str = "Examples:
-  weir init                                      ask what this node does not tell
-  weir init --dry-run --capacity 95mbit --yes    show the file, write nothing
-  weir init --capacity 95mbit --yes              ask nothing, for scripts
+  weir init                                     ask what this node does not
+                                                tell
+  weir init --dry-run --capacity 95mbit --yes   show the file, write nothing
+  weir init --capacity 95mbit --yes             ask nothing, for scripts
   weir init --device wwan0 --capacity 18mbit --yes --config weir.toml
 
-The uplink is the device of the default route. Its capacity is what the link carries away from this
-node, less about 5 %, so that queues form here and not in a modem. Take it from a contract or from a
-measurement. The speed of the port is only an upper bound; weir proposes it if the port tells one.
-At most three questions are asked, and none without a terminal: then `--capacity` and `--yes` are
-needed, and `--device` if several devices have a default route.
+The uplink is the device of the default route. Its capacity is what the link
+carries away from this node, less about 5 %, so that queues form here and not
+in a modem. Take it from a contract or from a measurement. The speed of the
+port is only an upper bound; weir proposes it if the port tells one. At most
+three questions are asked, and none without a terminal: then `--capacity` and
+`--yes` are needed, and `--device` if several devices have a default route.
 
-An existing file is kept unless `--force` is given. A file as `make install` writes it, with nothing
-filled in, counts as none.";
+An existing file is kept unless `--force` is given. A file as `make install`
+writes it, with nothing filled in, counts as none.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

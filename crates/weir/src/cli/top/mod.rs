@@ -38,11 +38,11 @@ use state::{Action, Sort, State, Update};
 use tab::Tab;
 
 const EXAMPLES: &str = "Examples:
-  weir top                 full screen, once a second
-  weir top --sort name     a steady order
-  weir top --down          what arrives, where the download is shared
-  weir top --once          one frame as text, for a log or a mail
-  weir top --json          status and classes, one object a second, for programs
+  weir top               full screen, once a second
+  weir top --sort name   a steady order
+  weir top --down        what arrives, where the download is shared
+  weir top --once        one frame as text, for a log or a mail
+  weir top --json        status and classes, one object a second, for programs
 
 Keys:
   up, down   select a class, whose last minute is shown below
@@ -53,11 +53,14 @@ Keys:
   d          what arrives, and what leaves again
   l          the next link, where several are shared
   p          pause, and go on
-  1 to 4     classes, agreements, images, congestion control; Tab opens the next one
+  1 to 4     classes, agreements, images, congestion control; Tab opens the
+             next one
   q          quit
 
-A class's bar goes from 0 to the link's capacity: what it sends or receives, what it may have
-beyond that, [ its minimum, ] its maximum.";
+ALLOWED is what a class may send now, as ALLOCATED of `weir ps`. WAIT is the
+time in which its queue drains at that rate. A class's bar goes from 0 to the
+link's capacity: what it sends or receives, what it may have beyond that, [ its
+minimum, ] its maximum.";
 
 /// How often the agent is asked.
 const EVERY: Duration = Duration::from_secs(1);

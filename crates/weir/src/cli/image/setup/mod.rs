@@ -29,9 +29,10 @@ const SETUP_EXAMPLES: &str = "Examples:
   weir image setup --only docker,podman
   weir image setup --registry a.example     Podman, CRI-O: this registry too
 
-Files that are there are added to, never replaced: a host in hosts.toml, a mirror in daemon.json,
-registries.conf or registries.yaml. Weir's lines stand between two lines of comment. The registries
-stay the fallback: if weir does not run, pulls go there.";
+Files that are there are added to, never replaced: a host in hosts.toml, a
+mirror in daemon.json, registries.conf or registries.yaml. Weir's lines stand
+between two lines of comment. The registries stay the fallback: if weir does
+not run, pulls go there.";
 
 #[derive(Debug, Args)]
 #[command(after_help = SETUP_EXAMPLES)]
