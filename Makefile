@@ -25,6 +25,7 @@
 #   make uml-kernel  the kernel in which `weir lab run ecc-...` has virtual time
 #   make dist    static programs, packages, an image, digests and licences, in target/dist-out
 #   make test-packages  installs the packages in a fresh Debian 12, upgrades and purges them (after make dist)
+#   make test-stock    the runtimes of a Debian 13 beside each other in a guest: Docker, Podman, LXC, Incus (root, Go)
 #   make test-systemd  the packaged units under systemd in a guest: limits, restarts, an upgrade, a purge (root, Go)
 #   make test-tutorial  the tutorial in a fresh Debian 12, an upgrade under traffic, and a purge (after make dist)
 #   make test-dist  two builds of the last commit, compared byte by byte: half an hour for each architecture
@@ -72,7 +73,7 @@ VM_LONG := drr_divides papers_form edt::shares_of_single bpf::shares_of_single b
 VM_KERNELS := 6.1 6.12 6.18 newest
 VM_MATRIX_TESTS := weir-bpf:verifier weir-bpf:fill weir-bpf:lib:random_frames
 
-.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-kubernetes test-kubelet test-runtimes build-rest build-program test-dashboard test-grafana test-tutorial test-schema clients test-clients test-arm64 conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-systemd test-dist install install-lab install-fs uninstall deps clean
+.PHONY: all build build-tests release demo test test-all test-beside test-escape test-rest test-speed rest-beside-guests rest-alone test-unit test-uml test-vm vm-of-bpf-and-edt vm-of-htb test-vm-matrix test-containerd test-kubernetes test-kubelet test-runtimes build-rest build-program test-dashboard test-grafana test-tutorial test-schema clients test-clients test-arm64 conformance lint loom miri fuzz bench lab uml-kernel doc book dist test-packages test-systemd test-stock test-dist install install-lab install-fs uninstall deps clean
 
 all: release
 
@@ -328,6 +329,12 @@ test-packages:
 test-systemd: build
 	scripts/install-deps.sh vm dist
 	scripts/test-systemd.sh
+
+# Docker, Podman with and without root, containerd, LXC, Incus and units of a stock Debian 13, whose cgroups are v2 alone and
+# have systemd's driver. Nine minutes.
+test-stock: build
+	scripts/install-deps.sh vm dist
+	scripts/test-stock.sh
 
 test-dist:
 	scripts/install-deps.sh build dist cross
