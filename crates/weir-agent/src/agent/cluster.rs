@@ -254,7 +254,6 @@ mod tests {
         class_table::ClassTable,
         store::{Ledger, Minors, Promise},
     };
-    use crate::config::Layer;
 
     /// The kept pods and namespaces tell the wishes. The earlier promise has its age.
     #[tokio::test]
@@ -278,19 +277,8 @@ mod tests {
         table.set_group_wishes(cluster.group_wishes(&config));
         // A group lives as long as it has a member.
         let pod = DiscoveredClass {
-            source: ClassSource::Cni,
-            name: "shop/web".to_owned(),
-            kind: ClassKind::Container,
             group: Some("shop".to_owned()),
-            label: Layer::default(),
-            down_label: Layer::default(),
-            cut: Vec::new(),
-            asked_by: BTreeMap::new(),
-            unmet: None,
-            ports: Vec::new(),
-            cgroups: Vec::new(),
-            selectors: Vec::new(),
-            problem: None,
+            ..DiscoveredClass::new(ClassSource::Cni, "shop/web", ClassKind::Container)
         };
         table.update(vec![pod], cluster.is_complete());
         assert_eq!(table.ledger(), &ledger);

@@ -13,7 +13,7 @@ use weir_api::ClassKind;
 use weir_datapath::engine::TunnelDevice;
 use weir_discovery::{
     Found, Location, NetnsRef, NsId, Source,
-    cgroup::Cgroup2,
+    cgroup::{Cgroup2, CgroupError},
     combine, libvirt, lxc, merge, namespace,
     netns::{self, DIRS, Filter},
     ports,
@@ -30,7 +30,7 @@ use super::{
     runtimes::Told,
     unclaimed::Unclaimed,
 };
-use crate::config::{Config, Granted, Layer, RESERVED, grant};
+use crate::config::{Config, Granted, RESERVED, grant};
 
 /// The result of a discovery.
 #[derive(Debug, Default)]
@@ -91,8 +91,8 @@ pub(crate) enum DiscoverError {
     Descriptors(#[source] io::Error),
 }
 
-/// Surveys the node. It fails where descriptors run out in the meantime. `known` has the last indices of the links, by their configured devices. A renamed link is
-/// found by it.
+/// Surveys the node. It fails where descriptors run out in the meantime. `known` has the last indices of the links, by
+/// their configured devices. A renamed link is found by it.
 pub(crate) fn discover(
     netlink: &mut Netlink,
     config: &Config,
@@ -111,6 +111,20 @@ fn reserve() -> io::Result<()> {
     files.map(drop)
 }
 
+/// What classes are found by.
+struct Node<'a> {
+    config: &'a Config,
+    links: &'a [Link],
+    uplinks: &'a BTreeMap<String, Link>,
+    cgroups: Result<Cgroup2, CgroupError>,
+}
+
+impl Node<'_> {
+    fn is_uplink(&self, index: u32) -> bool {
+        self.uplinks.values().any(|uplink| uplink.index == index)
+    }
+}
+
 fn look(
     netlink: &mut Netlink,
     config: &Config,
@@ -120,7 +134,6 @@ fn look(
     let links = netlink.links()?;
     let uplinks = uplinks(config, &links, known);
     let leading = leading(&uplinks, &links);
-    let is_uplink = |index: u32| uplinks.values().any(|uplink| uplink.index == index);
     let masters = links.iter().filter_map(|link| Some((link.index, link.master?))).collect();
     let mut discovery = Discovery { masters, mtu: 1500, ..Discovery::default() };
 
@@ -133,14 +146,39 @@ fn look(
     if config.discover.libvirt {
         discovery.awaited.directory(Path::new(libvirt::STATE_DIR));
     }
-    let cgroups = Cgroup2::find();
+    let node = Node { config, links: &links, uplinks: &uplinks, cgroups: Cgroup2::find() };
     let mut addresses = Addresses::open(config, netlink)?;
+    claim_found(&node, netlink, (&found, &ports), &mut addresses, &mut discovery);
+    claim_configured(&node, &mut discovery);
+    discovery.addresses = addresses.owners();
+    settle_ports(&node, &mut discovery.classes);
+    miss_containers(&mut discovery.classes);
+
+    let taken: BTreeSet<u32> = discovery.classes.iter().flat_map(|c| &c.ports).map(|p| p.0).collect();
+    discovery.strangers = strangers(&node, &taken);
+    let caught = |l: &&Link| taken.contains(&l.index) || discovery.strangers.iter().any(|s| s.0 == l.index);
+    let mtus = links.iter().filter(caught).chain(uplinks.values()).map(|l| l.mtu);
+    discovery.mtu = mtus.max().unwrap_or(1500).clamp(576, 65_535);
+    discovery.local = LocalNetworks::find(config, &netlink.addresses()?, &links, &leading, &found);
+    discovery.tunnels = tunnels(&links, &leading);
+    (discovery.uplinks, discovery.leading) = (uplinks, leading);
+    Ok(discovery)
+}
+
+/// Adds the classes that sources reported.
+fn claim_found(
+    node: &Node<'_>,
+    netlink: &mut Netlink,
+    (found, ports): (&[Found], &ports::Ports<usize>),
+    addresses: &mut Addresses,
+    discovery: &mut Discovery,
+) {
     for (i, found) in found.iter().enumerate() {
-        let mut claim = claim(config, found);
+        let mut claim = claim(node.config, found);
         let remarks = claim.cut.iter().chain(&claim.unmet);
         discovery.warnings.extend(remarks.map(|cut| cut_text(&claim.name, cut)));
         if let (Source::Cni, Location::Netns(netns)) = (found.source, &found.location)
-            && let Some(fate) = fate(&ports, i)
+            && let Some(fate) = fate(ports, i)
         {
             discovery.fates.insert(netns.id, fate);
         }
@@ -167,35 +205,32 @@ fn look(
                     claim.problem = Some("it shares another container's network and that one's class".into())
                 }
             },
-            Location::HostNetwork { cgroup, .. } => processes::resolve(&mut claim, cgroups.as_ref(), cgroup),
-            Location::Interfaces(names) => on_interfaces(&mut claim, names, &links),
+            Location::HostNetwork { cgroup, .. } => {
+                processes::resolve(&mut claim, node.cgroups.as_ref(), cgroup);
+            }
+            Location::Interfaces(names) => on_interfaces(&mut claim, names, node.links),
             Location::Interface(_) | Location::Cgroup(_) => {}
         }
         discovery.classes.push(claim);
     }
-    for class in config.classes.iter().filter(|c| c.is_static()) {
+}
+
+/// Adds the classes that the configuration places by an interface, by processes or by selectors.
+fn claim_configured(node: &Node<'_>, discovery: &mut Discovery) {
+    for class in node.config.classes.iter().filter(|c| c.is_static()) {
+        let kind = match (&class.interface, class.names_processes()) {
+            (Some(_), _) => ClassKind::Interface,
+            (None, true) => ClassKind::Cgroup,
+            (None, false) => ClassKind::Selector,
+        };
         let mut claim = DiscoveredClass {
-            source: ClassSource::Config,
-            name: class.name.clone(),
-            kind: match (&class.interface, class.names_processes()) {
-                (Some(_), _) => ClassKind::Interface,
-                (None, true) => ClassKind::Cgroup,
-                (None, false) => ClassKind::Selector,
-            },
             group: class.group.clone(),
-            label: Layer::default(),
-            down_label: Layer::default(),
-            cut: Vec::new(),
-            asked_by: BTreeMap::new(),
-            unmet: None,
-            ports: Vec::new(),
-            cgroups: Vec::new(),
             selectors: class.selectors.clone(),
-            problem: None,
+            ..DiscoveredClass::new(ClassSource::Config, &class.name, kind)
         };
         if let Some(name) = &class.interface {
-            match links.iter().find(|l| l.name == *name) {
-                Some(link) if is_uplink(link.index) => {
+            match node.links.iter().find(|l| l.name == *name) {
+                Some(link) if node.is_uplink(link.index) => {
                     claim.problem = Some(format!("interface {name} is the link itself"));
                 }
                 Some(link) => claim.ports.push((link.index, link.name.clone())),
@@ -206,42 +241,31 @@ fn look(
             }
         }
         if class.names_processes() {
-            processes::place(&mut claim, class, cgroups.as_ref(), &mut discovery.awaited);
+            processes::place(&mut claim, class, node.cgroups.as_ref(), &mut discovery.awaited);
         }
         discovery.classes.push(claim);
     }
-    discovery.addresses = addresses.owners();
-    // An interface belongs to one class. A configured class takes precedence.
-    let named: BTreeSet<u32> = discovery
-        .classes
-        .iter()
-        .filter(|c| c.source == ClassSource::Config)
-        .flat_map(|c| &c.ports)
-        .map(|p| p.0)
-        .collect();
-    for claim in discovery.classes.iter_mut().filter(|c| c.source != ClassSource::Config) {
+}
+
+/// Leaves an interface to one class, and an uplink to none. A configured class takes precedence.
+fn settle_ports(node: &Node<'_>, classes: &mut [DiscoveredClass]) {
+    let configured = classes.iter().filter(|c| c.source == ClassSource::Config);
+    let named: BTreeSet<u32> = configured.flat_map(|c| &c.ports).map(|p| p.0).collect();
+    for claim in classes.iter_mut().filter(|c| c.source != ClassSource::Config) {
         claim.ports.retain(|(index, _)| !named.contains(index));
     }
-    for claim in &mut discovery.classes {
-        claim.ports.retain(|(index, _)| !is_uplink(*index));
+    for claim in classes {
+        claim.ports.retain(|(index, _)| !node.is_uplink(*index));
     }
+}
 
-    miss_containers(&mut discovery.classes);
-
-    let taken: BTreeSet<u32> = discovery.classes.iter().flat_map(|c| &c.ports).map(|p| p.0).collect();
-    discovery.strangers = links
-        .iter()
-        .filter(|l| matches!(l.kind.as_deref(), Some("veth" | "netkit")) && l.peer_netnsid.is_some())
-        .filter(|l| !is_uplink(l.index) && !taken.contains(&l.index))
-        .map(|l| (l.index, l.name.clone()))
-        .collect();
-    let caught = |l: &&Link| taken.contains(&l.index) || discovery.strangers.iter().any(|s| s.0 == l.index);
-    let mtus = links.iter().filter(caught).chain(uplinks.values()).map(|l| l.mtu);
-    discovery.mtu = mtus.max().unwrap_or(1500).clamp(576, 65_535);
-    discovery.local = LocalNetworks::find(config, &netlink.addresses()?, &links, &leading, &found);
-    discovery.tunnels = tunnels(&links, &leading);
-    (discovery.uplinks, discovery.leading) = (uplinks, leading);
-    Ok(discovery)
+/// The interfaces of containers that no class has taken.
+fn strangers(node: &Node<'_>, taken: &BTreeSet<u32>) -> Vec<(u32, String)> {
+    let leads_to_namespace =
+        |l: &&Link| matches!(l.kind.as_deref(), Some("veth" | "netkit")) && l.peer_netnsid.is_some();
+    let is_free = |l: &&Link| !node.is_uplink(l.index) && !taken.contains(&l.index);
+    let links = node.links.iter().filter(leads_to_namespace).filter(is_free);
+    links.map(|l| (l.index, l.name.clone())).collect()
 }
 
 /// The links of the configuration that exist, by their configured devices.
@@ -419,23 +443,16 @@ fn claim(config: &Config, found: &Found) -> DiscoveredClass {
     };
     let Granted { layer, down, group, cut } = grant(config, found);
     DiscoveredClass {
-        source,
-        name: found.name.clone(),
-        kind,
         group,
         label: layer,
         down_label: down,
         cut,
         asked_by: found.asked_by.clone(),
         unmet: found.unmet.clone(),
-        ports: Vec::new(),
-        cgroups: Vec::new(),
-        selectors: Vec::new(),
-        problem: None,
+        ..DiscoveredClass::new(source, &found.name, kind)
     }
 }
 
-/// The kind of a runtime's container.
 /// Finds the host's end of a virtual machine's interfaces.
 fn on_interfaces(claim: &mut DiscoveredClass, names: &[String], links: &[Link]) {
     let is = |name: &String| links.iter().find(|link| link.name == *name);
@@ -456,6 +473,7 @@ fn on_interfaces(claim: &mut DiscoveredClass, names: &[String], links: &[Link]) 
     claim.ports = caught.map(|link| (link.index, link.name.clone())).collect();
 }
 
+/// The kind of a runtime's container.
 fn kind_at(place: &Location) -> ClassKind {
     match place {
         Location::HostNetwork { .. } => ClassKind::Cgroup,

@@ -10,7 +10,7 @@ use weir_units::BitRate;
 
 use super::{ClassEntry, ClassTable, DiscoveredClass, Effective, is_discovered, promise::Unpromised};
 use crate::agent::class_key::{ClassKey, ClassSource};
-use crate::config::{Config, Layer, OTHER, RESERVED, Selector};
+use crate::config::{Config, OTHER, RESERVED, Selector};
 
 /// An agreement in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -198,19 +198,9 @@ pub(super) fn discovered<'a>(
             own_class(name).is_none() && !here.iter().any(|claim| claim.sends_as(name))
         });
         DiscoveredClass {
-            source: ClassSource::Agreement,
-            name: agreed.id.to_string(),
-            kind: ClassKind::Selector,
-            group: None,
-            label: Layer::default(),
-            down_label: Layer::default(),
-            cut: Vec::new(),
-            asked_by: BTreeMap::new(),
-            unmet: None,
-            ports: Vec::new(),
-            cgroups: Vec::new(),
             selectors: vec![Selector::from(&agreed.selector)],
             problem: missing.map(|name| absent(name.as_str())),
+            ..DiscoveredClass::new(ClassSource::Agreement, agreed.id.to_string(), ClassKind::Selector)
         }
     })
 }

@@ -68,6 +68,25 @@ pub(crate) fn asked_of_download(asked_by: &BTreeMap<&'static str, String>) -> BT
 }
 
 impl DiscoveredClass {
+    /// A class that asks for nothing, and has no port, cgroup or selector.
+    pub(crate) fn new(source: ClassSource, name: impl Into<String>, kind: ClassKind) -> DiscoveredClass {
+        DiscoveredClass {
+            source,
+            name: name.into(),
+            kind,
+            group: None,
+            label: Layer::default(),
+            down_label: Layer::default(),
+            cut: Vec::new(),
+            asked_by: BTreeMap::new(),
+            unmet: None,
+            ports: Vec::new(),
+            cgroups: Vec::new(),
+            selectors: Vec::new(),
+            problem: None,
+        }
+    }
+
     pub(crate) fn key(&self) -> ClassKey {
         ClassKey::new(self.source, &self.name)
     }

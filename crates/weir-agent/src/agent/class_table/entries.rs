@@ -10,7 +10,7 @@ use super::{ClassEntry, ClassTable, DiscoveredClass, Effective, GroupWish, agree
 use crate::{
     agent::by_hand::SetLayers,
     agent::class_key::{ClassKey, ClassSource},
-    config::{Config, Layer, OTHER},
+    config::{Config, OTHER},
 };
 
 impl ClassTable {
@@ -29,21 +29,7 @@ impl ClassTable {
             entries.entry(entry.class.key()).or_insert(entry);
         };
         let other = agreed::ceiling(config).map(|_| OTHER);
-        let own = |name: &str, kind| DiscoveredClass {
-            source: ClassSource::Weir,
-            name: name.to_owned(),
-            kind,
-            group: None,
-            label: Layer::default(),
-            down_label: Layer::default(),
-            cut: Vec::new(),
-            asked_by: BTreeMap::new(),
-            unmet: None,
-            ports: Vec::new(),
-            cgroups: Vec::new(),
-            selectors: Vec::new(),
-            problem: None,
-        };
+        let own = |name: &str, kind| DiscoveredClass::new(ClassSource::Weir, name, kind);
         let unreserved =
             |claim: DiscoveredClass| DiscoveredClass { group: other.map(str::to_owned), ..claim };
         add(unreserved(own("host", ClassKind::Host)), Some(HOST));
