@@ -5,6 +5,7 @@ mod agreements;
 mod api;
 mod capacity;
 mod check;
+mod classes;
 mod discover;
 mod download;
 mod exempt;
@@ -14,6 +15,7 @@ mod keys;
 mod kubernetes;
 mod labels;
 mod links;
+mod names;
 mod places;
 mod selector;
 
@@ -31,7 +33,6 @@ use weir_units::{BitRate, Bytes, Framing, plain_words};
 
 use crate::agent::audit::Bounds;
 use check::check;
-pub(crate) use check::{is_name, no_name};
 use fault::fault;
 use keys::{Keys, keys_of};
 
@@ -44,6 +45,7 @@ pub(crate) use discover::Discover;
 pub(crate) use exempt::Exempt;
 pub(crate) use kubernetes::{Kubernetes, check_server, is_node};
 pub(crate) use labels::{Granted, Labels, grant, within};
+pub(crate) use names::{is_name, no_name};
 pub(crate) use places::places;
 pub(crate) use selector::Selector;
 
