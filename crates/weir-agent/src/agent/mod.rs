@@ -74,7 +74,7 @@ use tokio::{
     io::unix::AsyncFd,
     signal::unix::{SignalKind, signal},
     sync::mpsc,
-    time::{MissedTickBehavior, interval},
+    time::{Interval, MissedTickBehavior, interval},
 };
 use weir_api::EventKind;
 use weir_datapath::engine;
@@ -108,6 +108,7 @@ use self::{
 };
 use crate::{
     config::{self, AtEnd, Config},
+    control::Request,
     images::Images,
     server::{self, Access, Socket},
 };
@@ -181,7 +182,7 @@ async fn serve(file: ConfigFile, config: Config) -> anyhow::Result<()> {
     let mut int = signal(SignalKind::interrupt())?;
     let mut hup = signal(SignalKind::hangup())?;
     let mut hand_over = signal(SignalKind::user_defined2())?;
-    // Nothing fails from here to the end, so that no start leaves a part of what it made.
+    // All else that may fail comes before. `Agent::open` undoes what it made, and the rest of the start cannot fail.
     let mut agent = Agent::open(file, config, access.clone())?;
     let (control, mut requests) = mpsc::channel(64);
     let images = agent.images.clone();
@@ -204,11 +205,9 @@ async fn serve(file: ConfigFile, config: Config) -> anyhow::Result<()> {
     tracing::info!("{}", agent.classes.config().link.in_words());
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 
-    let mut clock = interval(TICK);
-    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut clock = clock_of(TICK);
     let mut idle = false;
-    let mut rate_clock = interval(autorate::TICK);
-    rate_clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut rate_clock = clock_of(autorate::TICK);
     let at_end = loop {
         let until_change = agent.until_change().min(agent.sources.cni.until_look());
         tokio::select! {
@@ -218,20 +217,15 @@ async fn serve(file: ConfigFile, config: Config) -> anyhow::Result<()> {
             _ = int.recv() => break agent.classes.config().agent.at_end,
             _ = hand_over.recv() => break AtEnd::Keep,
             due = clock.tick() => {
-                agent.max_tick_delay = agent.max_tick_delay.max(due.elapsed());
                 // Requests come before changes of links; this tick sees both.
-                let has_other_links = links.get_ref().drain();
-                let has_moved = routes.get_ref().drain() && agent.classes.config().link.is_one_of_several();
-                agent.follow_up(Effects::rediscover(has_other_links || has_moved));
-                agent.turn();
+                agent.tick(due.elapsed(), links.get_ref().drain(), routes.get_ref().drain());
                 let put_back = listening.watch(&access.rights());
                 agent.follow_up(put_back);
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
                 let quiet = agent.is_idle();
                 if quiet != idle {
                     idle = quiet;
-                    clock = interval(if idle { IDLE_TICK } else { TICK });
-                    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                    clock = clock_of(if idle { IDLE_TICK } else { TICK });
                     clock.reset();
                 }
             }
@@ -239,14 +233,7 @@ async fn serve(file: ConfigFile, config: Config) -> anyhow::Result<()> {
             _ = hup.recv() => agent.reload(),
             () = tokio::time::sleep(until_change) => agent.turn(),
             Some(request) = requests.recv() => {
-                agent.answer(request);
-                if agent.sources.cni.is_awaited() {
-                    // One discovery serves all that wait.
-                    while let Ok(request) = requests.try_recv() {
-                        agent.answer(request);
-                    }
-                    agent.turn();
-                }
+                agent.answer_waiting(request, &mut requests);
                 // The runtime checks its timers only when this task yields.
                 tokio::task::yield_now().await;
             }
@@ -292,7 +279,33 @@ async fn serve(file: ConfigFile, config: Config) -> anyhow::Result<()> {
     }
 }
 
+/// A clock that ticks now, and then at least `period` after each tick.
+fn clock_of(period: Duration) -> Interval {
+    let mut clock = interval(period);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    clock
+}
+
 impl Agent {
+    /// A turn that the clock asked for `late` ago.
+    fn tick(&mut self, late: Duration, has_other_links: bool, has_other_routes: bool) {
+        self.max_tick_delay = self.max_tick_delay.max(late);
+        let has_moved = has_other_routes && self.classes.config().link.is_one_of_several();
+        self.follow_up(Effects::rediscover(has_other_links || has_moved));
+        self.turn();
+    }
+
+    /// Answers a request, and those that wait behind one of CNI: one discovery serves all.
+    fn answer_waiting(&mut self, request: Request, requests: &mut mpsc::Receiver<Request>) {
+        self.answer(request);
+        if self.sources.cni.is_awaited() {
+            while let Ok(request) = requests.try_recv() {
+                self.answer(request);
+            }
+            self.turn();
+        }
+    }
+
     /// Removes what earlier agents left attached and no one wants. A failure is a warning, and is tried again.
     fn sweep(&mut self) {
         let devices = self.all_links().flat_map(Uplink::devices).collect();
