@@ -186,35 +186,31 @@ impl Allocations {
             .zip(&keys)
             .map(|(sharer, key)| Sharer { demand: self.followed[*key].estimator.present(), ..*sharer })
             .collect();
-        self.allocator.allocate(capacity, &group_policies, &takers);
-        for (member, target) in members.iter_mut().zip(self.allocator.allocations()) {
-            member.target = *target;
-        }
-        for (group, target) in groups.iter_mut().zip(self.allocator.group_allocations()) {
-            group.target = *target;
-        }
         let awake: Vec<Sharer> = sharers
             .iter()
-            .zip(takers)
-            .map(|(sharer, taker)| if sharer.demand.is_unlimited() { *sharer } else { taker })
+            .zip(&takers)
+            .map(|(sharer, taker)| if sharer.demand.is_unlimited() { *sharer } else { *taker })
             .collect();
-        self.allocator.allocate(capacity, &group_policies, &awake);
-        for (member, share) in members.iter_mut().zip(self.allocator.allocations()) {
-            member.share = *share;
-        }
-        for (group, share) in groups.iter_mut().zip(self.allocator.group_allocations()) {
-            group.share = *share;
-        }
-        self.allocator.allocate(capacity, &group_policies, &sharers);
+        let mut run = |sharers: &[Sharer],
+                       of_member: fn(&mut plan::Member) -> &mut BitRate,
+                       of_group: fn(&mut plan::Group) -> &mut BitRate| {
+            self.allocator.allocate(capacity, &group_policies, sharers);
+            for (member, rate) in members.iter_mut().zip(self.allocator.allocations()) {
+                *of_member(member) = *rate;
+            }
+            for (group, rate) in groups.iter_mut().zip(self.allocator.group_allocations()) {
+                *of_group(group) = *rate;
+            }
+        };
+        run(&takers, |member| &mut member.target, |group| &mut group.target);
+        run(&awake, |member| &mut member.share, |group| &mut group.share);
+        // The last division is in force, and explained by its bounds.
+        run(&sharers, |member| &mut member.allocation, |group| &mut group.allocation);
         for (i, key) in keys.iter().enumerate() {
-            members[i].allocation = self.allocator.allocations()[i];
             if let Some(followed) = self.followed.get_mut(*key) {
-                followed.allocation = self.allocator.allocations()[i];
+                followed.allocation = members[i].allocation;
                 followed.bound = self.allocator.bounds()[i];
             }
-        }
-        for (i, group) in groups.iter_mut().enumerate() {
-            group.allocation = self.allocator.group_allocations()[i];
         }
         for (name, i) in &group_keys {
             if let Some(followed) = self.followed.get_mut(&ClassKey::group(name)) {

@@ -85,11 +85,11 @@ pub struct Member {
     pub group: Option<usize>,
     /// Floor, ceiling, weight.
     pub policy: Policy,
-    /// Its allocation now. The estimate of what it wants has room above.
+    /// Its rate in the division of the demands. The estimate of a demand has room above what a class takes.
     pub allocation: BitRate,
-    /// The same without that room.
+    /// Its rate if each class that is not backlogged asks for what it takes at present.
     pub share: BitRate,
-    /// Its share of what classes take at present: backlogged classes may pause.
+    /// Its rate if each class asks for what it takes at present: backlogged classes may pause.
     pub target: BitRate,
     /// Whether it takes whatever it is given, so that its share must be exact; one that
     /// sleeps, or wants less than it may have, is not.
