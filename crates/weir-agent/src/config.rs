@@ -465,6 +465,9 @@ pub(crate) fn load_again(path: &Path) -> Result<Config, ConfigError> {
 
 /// Reads only `[images]` and `[access]`, for a cache without an agent. The rest of the file is not
 /// checked.
+///
+/// # Errors
+/// [`ConfigError`].
 pub fn load_images(path: &Path) -> Result<(weir_image::Settings, Rights), ConfigError> {
     #[derive(Deserialize)]
     struct Alone {
@@ -486,6 +489,9 @@ pub fn load_images(path: &Path) -> Result<(weir_image::Settings, Rights), Config
 }
 
 /// Parses and checks a configuration. `path` is for the error.
+///
+/// # Errors
+/// [`ConfigError`].
 pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
     let mut config: Config = toml::from_str(text).map_err(|e| ConfigError::Syntax {
         path: path.to_owned(),

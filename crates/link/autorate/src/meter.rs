@@ -19,15 +19,15 @@ const LEAST_PART: f64 = 0.35;
 pub struct Counts {
     /// Bytes of all packets that left the scheduler, as it counts them.
     pub sent: u64,
-    /// TCP payload among them.
+    /// Bytes of TCP payload among them.
     pub sent_payload: u64,
-    /// TCP payload that was answered.
+    /// Bytes of TCP payload that was answered.
     pub acked_payload: u64,
-    /// The sum of answered payload times its flow's base, in microseconds.
+    /// The sum of answered bytes, each times its flow's base in microseconds.
     pub acked_base_us: u64,
     /// Round trips.
     pub samples: u64,
-    /// TCP payload that has left and was not answered yet.
+    /// Bytes of TCP payload that has left and was not answered yet.
     pub on_the_way: u64,
     /// The least round trip above its flow's base in the last 60 ms.
     pub queue: Option<Duration>,

@@ -10,6 +10,9 @@ use super::{advice, cluster, congestion, links, selector_rules};
 use crate::config::{self, Config, ConfigError};
 
 /// Reads the configuration and reports its errors, both in itself and on this node.
+///
+/// # Errors
+/// The file has a fault, or this node cannot do what it asks for.
 pub fn check(path: &Path) -> anyhow::Result<()> {
     let mut netlink = Netlink::open()?;
     let config = links::of_route(config::load(path)?, &mut netlink);

@@ -264,11 +264,11 @@ pub struct Usage {
     pub reserved: u64,
     /// Bytes of what may not be evicted now: pinned, in use, being sent.
     pub held: u64,
-    /// The bound.
+    /// The bound, bytes.
     pub budget: u64,
-    /// The free space of the file system.
+    /// The free space of the file system, bytes.
     pub free: u64,
-    /// The free space to leave.
+    /// The free space to leave, bytes.
     pub floor: u64,
     /// The eviction policy, and the one that it follows: another if it is `auto`.
     pub policy: (PolicyKind, PolicyKind),

@@ -120,6 +120,9 @@ impl Enforceable {
 impl Agreements {
     /// Opens the agreements of the database under the configuration's rules. `None` without such a
     /// section.
+    ///
+    /// # Errors
+    /// [`StoreError`].
     pub fn open(config: &Config, store: &Store, now: Utc) -> Result<Option<Agreements>, StoreError> {
         let Some(rules) = config.agreements.clone() else {
             let left = store.agreements()?.agreements;
@@ -295,6 +298,9 @@ impl Agreements {
     }
 
     /// Answers an offer of `client`. The agreement is on disk when this returns it.
+    ///
+    /// # Errors
+    /// The offer is refused, or the agreement cannot be stored.
     pub fn offer(
         &mut self,
         client: &Name,
@@ -428,6 +434,9 @@ impl Agreements {
     }
 
     /// Ends an agreement. The engine still enforces it until [`Agreements::finish`].
+    ///
+    /// # Errors
+    /// There is no such agreement, it cannot end now, or the end cannot be stored.
     pub fn terminate(&mut self, id: &str, store: &Store, now: Utc) -> Result<(), Fault> {
         let (agreement, ()) = self.change(id, store, |ledger, id| ledger.terminate(id, now))?;
         self.terminating.insert(agreement.id);
@@ -468,6 +477,9 @@ impl Agreements {
     }
 
     /// Accepts or rejects a pending offer.
+    ///
+    /// # Errors
+    /// There is no such offer, it is not pending, or the answer cannot be stored.
     pub fn decide(&mut self, id: &str, accept: bool, store: &Store, now: Utc) -> Result<Agreement, Fault> {
         let (agreement, ()) = self.change(id, store, |ledger, id| match accept {
             true => ledger.accept(id, now).map(drop),

@@ -278,6 +278,9 @@ impl Agreements {
     }
 
     /// The promises of the month that contains `month`, and how far they were kept.
+    ///
+    /// # Errors
+    /// There is no such agreement, it was not watched in that month, or the month cannot be read.
     pub fn report(&self, id: &str, month: Utc, store: &Store, now: Utc) -> Result<Report, Fault> {
         let agreement = self.one(id)?;
         let watched = self.monitor.month(&agreement.id).filter(|seen| seen.month() == month.month());
