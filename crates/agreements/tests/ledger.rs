@@ -625,3 +625,32 @@ fn clients_of_one_party_have_a_pace_each() {
     assert!(matches!(send("uid 0: customer", burst), Err(Rejection::TooManyOffers { .. })));
     assert!(send("uid 1: customer", burst + 1).is_ok());
 }
+
+#[test]
+fn pending_offer_is_rejected_at_its_end_and_its_place_is_free() {
+    let mut ledger = AgreementLedger::new(link(), LedgerLimits { agreements: 1, ..LedgerLimits::default() });
+    let pend = |ledger: &mut AgreementLedger, id: &str, end| {
+        let party = name("acme");
+        let from = Sender { client: &party, account: &party };
+        let offer = offer("web", 10, None, end);
+        ledger.offer_from(from, offer, name(id), AgreementState::Pending, moment(0))
+    };
+    pend(&mut ledger, "a", Some(3)).unwrap();
+    assert!(matches!(pend(&mut ledger, "b", None), Err(Rejection::TooManyAgreements { .. })));
+    assert_eq!(ledger.next_change(at(0)), Some(at(3)));
+    assert_eq!(ledger.advance(at(2)), []);
+    let over = Change {
+        id: name("a"),
+        state: AgreementState::Rejected,
+        service_state: ServiceState::Completed,
+    };
+    assert_eq!(ledger.advance(at(3)), [over]);
+    assert_eq!(ledger.next_change(at(0)), None);
+
+    // One that was decided before, or has no end, meets no end.
+    pend(&mut ledger, "b", Some(5)).unwrap();
+    ledger.reject(&name("b"), at(4)).unwrap();
+    pend(&mut ledger, "c", None).unwrap();
+    assert_eq!(ledger.advance(at(9)), []);
+    assert_eq!(ledger.agreement(&name("c")).unwrap().state, AgreementState::Pending);
+}

@@ -44,6 +44,7 @@ impl AgreementLedger {
         let entry = self.entries.get_mut(id).ok_or_else(|| Rejection::UnknownAgreement(id.clone()))?;
         entry.agreement.state = entry.agreement.state.on(AgreementEvent::Reject)?;
         entry.agreement.service_state = ServiceState::Completed;
+        self.unlist(id, now);
         self.close(id, now);
         Ok(())
     }

@@ -124,7 +124,7 @@ pub struct AgreementLedger {
     waiting: BTreeSet<(Utc, Name)>,
     /// Observed: begun.
     active: BTreeSet<Name>,
-    /// Observed, by end, of those that have one.
+    /// Observed or pending, by end, of those that have one.
     ending: BTreeSet<(Utc, Name)>,
     /// Observed, with a quota that was used up at its last report.
     used_up: BTreeSet<Name>,
@@ -389,12 +389,12 @@ impl AgreementLedger {
                 ServiceState::NotReady => self.waiting.insert((agreement.from, id.clone())),
                 _ => self.active.insert(id.clone()),
             };
-            if let Some(end) = interval.end {
-                self.ending.insert((end, id.clone()));
-            }
         } else if agreement.state.is_final() {
             closed = agreement.until.or(Some(agreement.answered));
             self.closed.extend(closed.map(|moment| (moment, id.clone())));
+        }
+        if matches!(agreement.state, AgreementState::Observed | AgreementState::Pending) {
+            self.ending.extend(interval.end.map(|end| (end, id.clone())));
         }
         match closed {
             Some(moment) => self.places.remember(&account, moment, &id),
@@ -451,7 +451,8 @@ impl AgreementLedger {
         }
     }
 
-    /// Lets agreements begin and end whose time has come, in the order of their times. The calendar
+    /// Lets agreements begin and end whose time has come, in the order of their times. A pending offer is
+    /// rejected at its end. The calendar
     /// forgets times before `now`. Where the clock was set back it learns again what it forgot too early.
     pub fn advance(&mut self, now: Utc) -> Vec<Change> {
         let mut changes = Vec::new();
@@ -464,12 +465,21 @@ impl AgreementLedger {
             changes.extend(self.set(&id, None, ServiceState::Ready));
         }
         while let Some((end, id)) = pop_due(&mut self.ending, now) {
+            let event = self.event_at_end(&id);
             self.unlist(&id, end);
             self.close(&id, end);
-            changes.extend(self.set(&id, Some(AgreementEvent::End), ServiceState::Completed));
+            changes.extend(self.set(&id, Some(event), ServiceState::Completed));
         }
         self.reservations.forget_before(now);
         changes
+    }
+
+    /// No offer can be accepted after its end.
+    fn event_at_end(&self, id: &Name) -> AgreementEvent {
+        match self.entries.get(id).map(|entry| entry.agreement.state) {
+            Some(AgreementState::Pending) => AgreementEvent::Reject,
+            _ => AgreementEvent::End,
+        }
     }
 
     /// Reserves what the observed agreements promise, in an empty calendar.

@@ -527,7 +527,7 @@ impl Agreements {
         })
     }
 
-    /// Begins and ends the agreements that are due. This needs no write before enforcement, because the
+    /// Begins and ends the agreements that are due, and rejects pending offers at their end. This needs no write before enforcement, because the
     /// clock gives the next agent the same result.
     pub(crate) fn advance(&mut self, now: Utc) {
         let set_back = self.ledger.set_usage_back(now);
@@ -545,11 +545,12 @@ impl Agreements {
         self.latest = self.latest.max(now);
         for change in self.ledger.advance(now) {
             self.unsaved.insert(change.id.clone());
-            let what = match change.service_state {
-                ServiceState::Completed => EventKind::AgreementExpired,
-                _ => EventKind::AgreementActivated,
+            let promise = self.ledger.agreement(&change.id).map_or(String::new(), words::promise);
+            let (what, detail) = match (change.state, change.service_state) {
+                (AgreementState::Rejected, _) => (EventKind::AgreementRejected, words::undecided(&promise)),
+                (_, ServiceState::Completed) => (EventKind::AgreementExpired, promise),
+                _ => (EventKind::AgreementActivated, promise),
             };
-            let detail = self.ledger.agreement(&change.id).map_or(String::new(), words::promise);
             self.publish(what, Some(&change.id), detail);
         }
     }

@@ -199,6 +199,36 @@ fn an_operator_who_decides_has_offers_wait() {
     assert_eq!(agreements.in_force(Direction::Upload, moment(5).utc).len(), 1);
 }
 
+#[test]
+fn offer_that_no_one_decides_is_rejected_at_its_end_also_after_a_restart() {
+    let rules = "decide = \"operator\"\n";
+    let mut stored = StoredAgreements::with(rules);
+    let StoredAgreements { agreements, store, .. } = &mut stored;
+    let until = |end| {
+        let mut offer = offer("web", 20);
+        offer.terms.end = Some(moment(end).utc);
+        offer
+    };
+    let one = agreements.offer(&client(), None, until(3), store, moment(0)).unwrap().agreement.id;
+    let two = agreements.offer(&client(), None, until(9), store, moment(0)).unwrap().agreement.id;
+    agreements.happened();
+    agreements.advance(moment(4).utc);
+    agreements.settle(store, moment(4).utc);
+    let told = agreements.happened();
+    assert_eq!(
+        (told.len(), told[0].what, told[0].id.as_ref()),
+        (1, EventKind::AgreementRejected, Some(&one))
+    );
+    assert!(told[0].detail.starts_with("no decision came before its end: acme has 20mbit"), "{told:?}");
+
+    let mut after = Agreements::open(&config(rules), store, moment(10).utc).unwrap().unwrap();
+    for id in [&one, &two] {
+        assert_eq!(after.one(id.as_str()).unwrap().state, AgreementState::Rejected);
+    }
+    let told: Vec<_> = after.happened().into_iter().map(|happened| (happened.what, happened.id)).collect();
+    assert_eq!(told, [(EventKind::AgreementRejected, Some(two))]);
+}
+
 /// An agreement without a weight in its terms has its class's weight.
 #[test]
 fn spare_is_shared_by_weight_only_where_the_node_says_so() {

@@ -39,6 +39,11 @@ pub(in crate::agent) fn promise(agreement: &Agreement) -> String {
     )
 }
 
+/// The event of an offer that no one decided before its end.
+pub(super) fn undecided(promise: &str) -> String {
+    format!("no decision came before its end: {promise}")
+}
+
 pub(super) fn share_not_offered() -> Fault {
     let message = "cannot share the spare by weight: this provider shares it in equal parts (leave share out, or \
                    write additive)";
