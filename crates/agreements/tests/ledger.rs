@@ -113,17 +113,17 @@ fn agreements_begin_and_end_at_their_moments_and_not_before() {
 }
 
 #[test]
-fn the_same_offer_has_the_same_answer_and_another_with_its_id_none() {
+fn an_accepted_offer_has_the_same_answer_and_another_with_its_id_none() {
     let mut ledger = book();
     let first = Offer { id: Some(name("o1")), ..offer("a", 60, None, Some(60)) };
     let second = Offer { id: Some(name("o2")), ..offer("b", 60, None, Some(60)) };
     let made = accept(&mut ledger, first.clone(), "a1");
-    let rejection = ledger.offer(second.clone(), name("a2"), moment(1)).unwrap_err();
+    ledger.offer(second.clone(), name("a2"), moment(1)).unwrap_err();
     let before = seen(&ledger);
 
     let again = ledger.offer(first.clone(), name("a3"), moment(2)).unwrap();
     assert_eq!((again.agreement, again.repeated), (made, true));
-    assert_eq!(ledger.offer(second.clone(), name("a4"), moment(3)), Err(rejection));
+    assert!(ledger.offer(second.clone(), name("a4"), moment(3)).is_err());
     for same_id in ["o1", "o2"] {
         let other = Offer { id: Some(name(same_id)), ..offer("c", 1, None, Some(60)) };
         let error = ledger.offer(other, name("a5"), moment(4)).unwrap_err();
@@ -149,18 +149,42 @@ fn an_agreements_id_that_is_taken_is_not_held_against_the_offer() {
 }
 
 #[test]
-fn a_rejection_is_remembered_until_too_many_others_were_made() {
+fn a_refused_offer_that_is_sent_again_is_decided_by_what_is_free_then() {
+    let mut ledger = book();
+    accept(&mut ledger, offer("a", 80, None, None), "a");
+    accept(&mut ledger, offer("b", 10, None, None), "b");
+    let again = Offer { id: Some(name("rep")), ..offer("c", 20, None, None) };
+    let taken = |ledger: &mut AgreementLedger, seconds| {
+        let refusal = ledger.offer(again.clone(), name("c"), moment(seconds)).unwrap_err();
+        let Rejection::Refused(Refusal::NoCapacity(shortage)) = refusal else { panic!("{refusal}") };
+        shortage.largest_min
+    };
+    assert_eq!(taken(&mut ledger, 1), Some(BitRate::mbit(5)));
+    ledger.terminate(&name("b"), at(2)).unwrap();
+    assert_eq!(taken(&mut ledger, 3), Some(BitRate::mbit(15)));
+    ledger.terminate(&name("a"), at(4)).unwrap();
+    assert!(!ledger.offer(again.clone(), name("c"), moment(5)).unwrap().repeated);
+    assert!(ledger.offer(again, name("d"), moment(6)).unwrap().repeated);
+}
+
+#[test]
+fn a_rejected_offers_id_is_kept_until_too_many_others_were_made() {
     let limits = LedgerLimits { rejections: 2, ..LedgerLimits::default() };
     let mut ledger = AgreementLedger::new(link(), limits);
     accept(&mut ledger, offer("a", 60, None, Some(60)), "a");
-    for (i, id) in ["o1", "o2", "o3"].into_iter().enumerate() {
+    // The second answer to one offer takes no other's place.
+    for (i, id) in ["o1", "o2", "o3", "o3"].into_iter().enumerate() {
         let refused = Offer { id: Some(name(id)), ..offer("b", 60, None, Some(60)) };
         assert!(ledger.offer(refused, name(id), moment(i as i64)).is_err());
     }
-    ledger.terminate(&name("a"), at(5)).unwrap();
-    let again = |id: &str| Offer { id: Some(name(id)), ..offer("b", 60, None, Some(60)) };
-    assert!(ledger.offer(again("o3"), name("x"), moment(6)).is_err());
-    assert!(ledger.offer(again("o1"), name("x"), moment(6)).is_ok());
+    let mut other = |id: &str| {
+        let other = Offer { id: Some(name(id)), ..offer("c", 1, None, Some(60)) };
+        ledger.offer(other, name(&format!("of-{id}")), moment(6)).map(drop)
+    };
+    for id in ["o2", "o3"] {
+        assert_eq!(other(id), Err(Rejection::OfferIdReused { id: name(id) }));
+    }
+    assert_eq!(other("o1"), Ok(()));
 }
 
 #[test]

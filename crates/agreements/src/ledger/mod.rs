@@ -37,7 +37,7 @@ pub struct LedgerLimits {
     pub agreements: usize,
     /// How many of one account that are not over.
     pub of_account: usize,
-    /// How many answers to rejected offers are kept, for the same offers sent again.
+    /// How many ids of rejected offers are kept. Another offer cannot have one of them.
     pub rejections: usize,
     /// How often offers may come.
     pub throttle: ThrottleLimits,
@@ -107,13 +107,14 @@ struct LedgerEntry {
 #[derive(Debug)]
 enum Answer {
     Accepted(Name),
-    Rejected { offer: u64, rejection: Rejection },
+    /// The fingerprint of the offer.
+    Rejected(u64),
 }
 
 /// All agreements of a link.
 ///
-/// Pure: moments and ids are arguments. Nothing is changed by what is refused, except that a
-/// rejection is remembered for when the same offer is sent again.
+/// Pure: moments and ids are arguments. Nothing is changed by what is refused, except that the
+/// offer's id is remembered, so that no other offer has it.
 #[derive(Debug)]
 pub struct AgreementLedger {
     limits: LedgerLimits,
@@ -264,9 +265,9 @@ impl AgreementLedger {
         self.entries.get(id).map(|entry| entry.usage)
     }
 
-    /// Answers an offer; `id` is for the agreement, if one is made. The same offer sent again,
-    /// with an id of its own, has the same answer. If the answer cannot be kept elsewhere, it
-    /// can be undone by [`AgreementLedger::withdraw`].
+    /// Answers an offer; `id` is for the agreement, if one is made. An accepted offer sent again,
+    /// with an id of its own, has the same answer. A rejected one is decided anew. If the answer
+    /// cannot be kept elsewhere, it can be undone by [`AgreementLedger::withdraw`].
     ///
     /// # Errors
     /// [`Rejection`] with the reason.
@@ -297,9 +298,9 @@ impl AgreementLedger {
             .map_err(|retry_after| Rejection::TooManyOffers { party: party.clone(), retry_after })?;
         let key = offer.id.clone().map(|id| (party.clone(), id));
         if let Some(key) = &key
-            && let Some(answer) = self.answers.get(key)
+            && let Some(repeated) = self.repeat(key, &offer)?
         {
-            return self.repeat(answer, &offer, &key.1);
+            return Ok(repeated);
         }
         let decided = self.check_places(from.account).and_then(|()| self.decide(&offer, &id, now.utc));
         match decided {
@@ -316,39 +317,42 @@ impl AgreementLedger {
                 let passes =
                     matches!(rejection, Rejection::IdTaken { .. } | Rejection::TooManyAgreements { .. });
                 if let (Some(key), false) = (key, passes) {
-                    self.remember(key, &offer, rejection.clone());
+                    self.remember(key, &offer);
                 }
                 Err(rejection)
             }
         }
     }
 
-    fn repeat(&self, answer: &Answer, offer: &Offer, offer_id: &Name) -> Result<Accepted, Rejection> {
-        let reused = || Rejection::OfferIdReused { id: offer_id.clone() };
-        match answer {
-            Answer::Accepted(id) => {
+    /// The answer to an accepted offer that is sent again.
+    fn repeat(&self, key: &(Name, Name), offer: &Offer) -> Result<Option<Accepted>, Rejection> {
+        let reused = || Rejection::OfferIdReused { id: key.1.clone() };
+        match self.answers.get(key) {
+            None => Ok(None),
+            Some(Answer::Rejected(same)) if *same == fingerprint(offer) => Ok(None),
+            Some(Answer::Rejected(_)) => Err(reused()),
+            Some(Answer::Accepted(id)) => {
                 let entry = self.entries.get(id).filter(|entry| entry.agreement.offer == *offer);
                 let LedgerEntry { agreement, oversubscribed, .. } = entry.ok_or_else(reused)?;
                 let (directions, interval) = (agreement.offer.terms.direction, agreement.interval());
                 let oversubscribed =
                     oversubscribed.or_else(|| self.reservations.oversubscribed(directions, interval));
-                Ok(Accepted { agreement: agreement.clone(), oversubscribed, repeated: true })
+                Ok(Some(Accepted { agreement: agreement.clone(), oversubscribed, repeated: true }))
             }
-            Answer::Rejected { offer: same, rejection } if *same == fingerprint(offer) => {
-                Err(rejection.clone())
-            }
-            Answer::Rejected { .. } => Err(reused()),
         }
     }
 
-    fn remember(&mut self, key: (Name, Name), offer: &Offer, rejection: Rejection) {
+    /// Remembers the id of a rejected offer.
+    fn remember(&mut self, key: (Name, Name), offer: &Offer) {
+        if self.answers.insert(key.clone(), Answer::Rejected(fingerprint(offer))).is_some() {
+            return;
+        }
         if self.rejected.len() >= self.limits.rejections.max(1)
             && let Some(oldest) = self.rejected.pop_front()
-            && let Some(Answer::Rejected { .. }) = self.answers.get(&oldest)
+            && let Some(Answer::Rejected(_)) = self.answers.get(&oldest)
         {
             self.answers.remove(&oldest);
         }
-        self.answers.insert(key.clone(), Answer::Rejected { offer: fingerprint(offer), rejection });
         self.rejected.push_back(key);
     }
 
