@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 use weir_agree::{
-    LedgerLimits, Limits, Name, Oversubscription, Pace, Share, Split, Template, ThrottleLimits, Utc,
+    AgreementLedger, Context, LedgerLimits, Limits, Name, Offer, Oversubscription, Pace, Share, Split,
+    Template, ThrottleLimits, Utc,
 };
 use weir_share::{AllocatorKind, Reservable};
 use weir_units::BitRate;
@@ -155,7 +156,41 @@ pub(super) fn check(agreements: &Agreements, link: &Link) -> Result<(), Fault> {
         if agreements.templates[..i].iter().any(|other| other.id == template.id) {
             return Err(fault(what, "this template is there twice"));
         }
-        template.terms.check().map_err(|e| fault(what, e))?;
+        check_template(template, agreements, link).map_err(|e| fault(what, e))?;
     }
     Ok(())
+}
+
+/// Whether a node without agreements would accept the template's own terms. Moments that have passed are no fault:
+/// a good file stays good.
+fn check_template(template: &Template, agreements: &Agreements, link: &Link) -> Result<(), String> {
+    let limits = |link| agreements.limits(link, BitRate::ZERO).map_err(|e| e.to_string());
+    let (upload, download) = (limits(link)?, link.of_download());
+    let mut ledger = AgreementLedger::new(upload, LedgerLimits::default());
+    ledger.set_link(upload, download.as_ref().map(limits).transpose()?);
+    ledger.set_template(template.clone()).map_err(|e| e.to_string())?;
+    let second = Duration::from_secs(1);
+    let (mut offer, id) = (offer_of(template), &template.id);
+    let now = offer.terms.start.or(offer.terms.end.map(|end| end.before(second))).unwrap_or(Utc::MIN);
+    if let Some(longest) = template.constraints.longest_s {
+        // A customer fills in the end.
+        offer.terms.end = offer.terms.end.or(Some(now.after(second * longest)));
+    }
+    ledger
+        .decide(&offer, id, now)
+        .map(drop)
+        .map_err(|why| format!("no offer by its terms is accepted: {why}"))
+}
+
+/// The template as an offer of itself.
+fn offer_of(template: &Template) -> Offer {
+    let Template { id, responder, service, terms, .. } = template.clone();
+    let context = Context {
+        initiator: responder,
+        responder: None,
+        expiration: None,
+        template_id: Some(id),
+        template_name: None,
+    };
+    Offer { id: None, name: None, context, service, terms }
 }

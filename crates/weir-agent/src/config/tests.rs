@@ -538,3 +538,54 @@ fn wrong_value_of_any_key_is_refused_without_the_names_of_types() {
     }
     assert!(raw.is_empty(), "{} of them:\n{}", raw.len(), raw.join("\n\n"));
 }
+
+#[test]
+fn template_that_no_offer_can_meet_is_refused_with_the_numbers() {
+    let template = |min: &str, more: &str| {
+        let text = format!(
+            "{LINK}[agreements]\n[[agreements.template]]\nid = \"a\"\nresponder = \"node\"\n\
+             service = {{ term = \"t\", name = \"s\" }}\nterms = {{ min = \"{min}\", max = \"20mbit\"{more}\n"
+        );
+        parse(&text).map(drop)
+    };
+    let from = "start = \"2020-01-01T00:00:00Z\"";
+    let good = [
+        "}".to_owned(),
+        "}\nconstraints = { min_at_least = \"1mbit\", min_at_most = \"10mbit\", longest_s = 60 }".to_owned(),
+        format!(", {from}, end = \"2021-01-01T00:00:00Z\" }}"),
+        ", end = \"2020-01-01T00:00:00Z\" }\nconstraints = { longest_s = 60 }".to_owned(),
+    ];
+    for more in &good {
+        assert_eq!(template("10mbit", more), Ok(()), "{more}");
+    }
+    for (min, more, why) in [
+        ("30mbit", "}", "NetMinBandwidth of 30mbit within a NetMaxBandwidth of 20mbit"),
+        ("10mbit", ", direction = \"download\" }", "this node does not share its download"),
+        (
+            "5mbit",
+            "}\nconstraints = { min_at_most = \"2mbit\" }",
+            "NetMinBandwidth of 5mbit is outside of 10kbit to 2mbit",
+        ),
+        ("5mbit", "}\nconstraints = { max_at_most = \"9mbit\" }", "of 20mbit is outside of 10kbit to 9mbit"),
+        ("5mbit", "}\nconstraints = { longest_s = 0 }", "it would last no time"),
+        ("9kbit", "}", "a NetMinBandwidth of 9kbit: the least is 10kbit"),
+    ] {
+        let told = template(min, more).unwrap_err();
+        let begins = told.contains("[[agreements.template]] a: no offer by its terms is accepted: cannot ");
+        assert!(begins && told.contains(why), "{told}");
+    }
+    let told = template(
+        "5mbit",
+        &format!(", {from}, end = \"2020-01-01T02:00:00Z\" }}\nconstraints = {{ longest_s = 60 }}"),
+    );
+    assert!(told.unwrap_err().contains("it holds for 60s at most"));
+    let text = format!(
+        "{LINK}[agreements]\n[[agreements.template]]\nid = \"a\"\nresponder = \"node\"\n\
+         service = {{ term = \"t\", name = \"s\" }}\nterms = {{ min = \"1mbit\", max = \"99mbit\" }}\n"
+    );
+    let told = parse(&text).map(drop).unwrap_err();
+    assert!(
+        told.contains("NetMaxBandwidth of 99mbit: 90mbit of the link's 100mbit may be reserved"),
+        "{told}"
+    );
+}
