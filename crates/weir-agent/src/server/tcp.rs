@@ -229,9 +229,15 @@ impl Routes {
         if is_page && !is_private {
             return dashboard::refusal();
         }
+        let is_open = OPEN.contains(&request.uri().path());
+        // An open route looks at no token. One in clear is refused, so that it is replaced.
+        let caller = match is_open && is_private {
+            true => Ok(None),
+            false => self.bearers.check(request.headers(), from, is_private),
+        };
         // The turns end with the answer.
         let (_open, _of_token);
-        let mut router = match self.bearers.check(request.headers(), from, is_private) {
+        let mut router = match caller {
             Err(refusal) => return refusal,
             Ok(Some(caller)) => {
                 _of_token = match self.turns.take(&caller).await {
@@ -242,8 +248,7 @@ impl Routes {
                 self.all.clone()
             }
             Ok(None) => {
-                let is_open = is_page || OPEN.contains(&request.uri().path());
-                if let Some(refusal) = self.bearers.missing(is_private).filter(|_| !is_open) {
+                if let Some(refusal) = self.bearers.missing(is_private).filter(|_| !is_open && !is_page) {
                     return refusal;
                 }
                 _open = self.turn.acquire().await;

@@ -102,11 +102,13 @@ async fn each_route_over_tcp_answers_the_scopes_that_have_its_right() {
         assert!(is_open || without.headers[header::WWW_AUTHENTICATE].to_str().unwrap().starts_with("Bearer"));
         for wrong in ["", "weir_", "weir_0000", "x y"] {
             let answer = ask_from(&routes, [10, 0, 0, 1].into(), true, &request, Some(wrong), "").await;
-            assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{request} with `{wrong}`: {}", answer.body);
+            let expected = if is_open { without.status } else { StatusCode::UNAUTHORIZED };
+            assert_eq!(answer.status, expected, "{request} with `{wrong}`: {}", answer.body);
         }
         for (scope, secret) in &secrets {
             let answer = ask(&routes, &request, Some(secret)).await;
             let may = match scope {
+                _ if is_open => true,
                 TokenScope::Party => OF_PARTIES.contains(&(method, path)),
                 scope => tokens.all().iter().any(|t| t.view.scope == *scope && t.right() >= Some(needed)),
             };
@@ -176,6 +178,24 @@ async fn guesses_are_slowed_down_and_counted_and_good_tokens_elsewhere_pass() {
     assert_eq!(waits.status, StatusCode::TOO_MANY_REQUESTS);
     let elsewhere = ask(&routes, "GET /v1/status", Some(&secret)).await;
     assert_eq!(elsewhere.status, StatusCode::SERVICE_UNAVAILABLE, "no agent runs: {}", elsewhere.body);
+}
+
+#[tokio::test]
+async fn open_routes_answer_a_caller_with_an_expired_token_and_count_no_failure() {
+    let tokens = Tokens::default();
+    tokens.made("reader", TokenScope::Read, None);
+    let bearers = Bearers::new(tokens);
+    let control = mpsc::channel(1).0;
+    let routes = Routes::new(control.clone(), Images::off(), Stream::new(control), bearers.clone());
+    for path in OPEN {
+        let request = format!("GET {path}");
+        let without = ask(&routes, &request, None).await;
+        for _ in 0..12 {
+            let with = ask(&routes, &request, Some("weir_0000")).await;
+            assert_eq!(with.status, without.status, "{request}: {}", with.body);
+        }
+    }
+    assert_eq!(bearers.failed(), 0);
 }
 
 /// The party's requests send heads of offers and never a body.
