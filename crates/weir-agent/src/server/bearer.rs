@@ -103,7 +103,7 @@ impl Bearers {
         let Some(token) = secret.and_then(|secret| self.tokens.find(secret, now_ms)) else {
             tries.failed(from, now);
             return Err(unauthorized(
-                "this token is not known, or has expired: `weir token ls` lists those that are taken",
+                "this token is not known, or has expired: `weir token ls` lists the tokens, and marks expired ones",
             ));
         };
         if let Err(wait) = tries.may_ask(token.name(), now) {

@@ -93,21 +93,26 @@ fn expires(text: &str, now: Timestamp) -> Result<u64, Usage> {
     })
 }
 
-fn about(token: &TokenView) -> String {
+fn about(token: &TokenView, now: Timestamp) -> String {
     let party = token.party.as_ref().map_or(String::new(), |party| format!(" {party}"));
-    let expires = token.expires_ms.map_or("never".to_owned(), format::moment);
-    format!("{}{party}, expires {expires}", token.scope)
+    let is_over = |ms: u64| i64::try_from(ms).is_ok_and(|ms| ms <= now.as_millisecond());
+    let expires = match token.expires_ms {
+        None => "expires never".to_owned(),
+        Some(ms) if is_over(ms) => format!("EXPIRED {}", format::moment(ms)),
+        Some(ms) => format!("expires {}", format::moment(ms)),
+    };
+    format!("{}{party}, {expires}", token.scope)
 }
 
 pub(super) fn run(args: &TokenArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    let now = Timestamp::now();
     match &args.verb {
         Verb::Add(args) => {
-            let expires_ms =
-                args.expires.as_deref().map(|text| expires(text, Timestamp::now())).transpose()?;
+            let expires_ms = args.expires.as_deref().map(|text| expires(text, now)).transpose()?;
             let (name, scope, party) = (args.name.clone(), args.scope.into(), args.party.clone());
             let made = session.client.add_token(&NewToken { name, scope, party, expires_ms })?;
             session.print(&made, |out, _| {
-                writeln!(out, "token {}: {}", made.token.name, about(&made.token))?;
+                writeln!(out, "token {}: {}", made.token.name, about(&made.token, now))?;
                 writeln!(out, "its secret, which is shown only now:")?;
                 writeln!(out, "{}", made.secret)
             })?;
@@ -121,7 +126,7 @@ pub(super) fn run(args: &TokenArgs, session: &mut Session<'_>) -> anyhow::Result
                         out,
                         "{}  {}, made {}",
                         token.name,
-                        about(token),
+                        about(token, now),
                         format::moment(token.created_ms)
                     )
                 }),
@@ -155,6 +160,19 @@ mod tests {
         assert_eq!(ask(&agent, &["token", "rm", "shop"]).good(), "token shop is taken away\n");
         let refused = ask(&agent, &["token", "add", "x", "--scope", "root"]);
         assert_eq!(refused.code, ExitCode::from(super::super::USAGE));
+    }
+
+    #[test]
+    fn token_that_has_expired_is_marked() {
+        let now: Timestamp = "2026-11-26T08:00:00Z".parse().unwrap();
+        let now_ms = u64::try_from(now.as_millisecond()).unwrap();
+        let at = |expires_ms| {
+            let (name, party) = ("ops".to_owned(), None);
+            about(&TokenView { name, scope: TokenScope::Read, party, created_ms: 0, expires_ms }, now)
+        };
+        assert_eq!(at(None), "read, expires never");
+        assert_eq!(at(Some(now_ms + 1_000)), "read, expires 2026-11-26T08:00:01Z");
+        assert_eq!(at(Some(now_ms)), "read, EXPIRED 2026-11-26T08:00:00Z");
     }
 
     #[test]
