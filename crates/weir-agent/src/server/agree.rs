@@ -297,6 +297,7 @@ async fn reject(
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Renewal {
     end: Option<String>,
 }
@@ -323,6 +324,7 @@ async fn renew(
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Span {
     direction: Option<String>,
     from: Option<String>,
@@ -360,6 +362,7 @@ async fn status(State(state): State<AgreementsState>, InPath(id): InPath<String>
 
 /// The month of a report.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Of {
     month: Option<String>,
 }
@@ -369,10 +372,17 @@ async fn report(
     InPath(id): InPath<String>,
     Asked(of): Asked<Of>,
 ) -> Answer {
-    let first = |month: String| moment(&format!("{month}-01T00:00:00Z"), Language::Json);
-    let month = of.month.map(first).transpose()?;
+    let month = of.month.map(|month| first_of(&month)).transpose()?;
     Ok(axum::Json(state.ask(Language::Json, |reply| AgreementsRequest::Report(id, month, reply)).await?)
         .into_response())
+}
+
+/// The first moment of a month.
+fn first_of(month: &str) -> Result<Utc, Refusal> {
+    let message =
+        format!("cannot read `{}` as a month: write it as in `month=2026-01`", weir_api::plain(month));
+    let refusal = Refusal::new(Fault::new(FaultCode::BadValue, message), Language::Json);
+    format!("{month}-01T00:00:00Z").parse().map_err(|_| refusal)
 }
 
 async fn agreement(

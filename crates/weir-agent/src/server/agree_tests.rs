@@ -258,6 +258,26 @@ fn every_bad_offer_gets_a_fault_in_its_language_and_leaves_nothing() {
 }
 
 #[test]
+fn query_with_an_unknown_key_or_a_wrong_month_is_refused() {
+    let agent = FakeAgent::start();
+    let body = offer(Language::Json, "web", "1");
+    assert_eq!(ask(&agent, "POST /v1/agreements", "", &body).status, 201);
+    for request in [
+        "GET /v1/agreements/calendar?foo=1",
+        "GET /v1/agreements/calendar?directoin=download",
+        "POST /v1/agreements/a-1/renew?end=never&foo=1",
+        "GET /v1/agreements/a-1/report?mounth=2026-01",
+    ] {
+        let answer = ask(&agent, request, "", "");
+        assert_eq!(answer.status, 400, "{request}: {}", answer.body);
+    }
+    let answer = ask(&agent, "GET /v1/agreements/a-1/report?month=2026-1", "", "");
+    assert_eq!(answer.status, 400, "{}", answer.body);
+    let told = "cannot read `2026-1` as a month: write it as in `month=2026-01`";
+    assert!(answer.body.contains(told), "{}", answer.body);
+}
+
+#[test]
 fn of_many_offers_at_once_for_the_last_megabit_one_wins() {
     const CLIENTS: usize = 40;
     for round in 0..3 {
