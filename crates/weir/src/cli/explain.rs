@@ -24,6 +24,7 @@ its ceiling (maximum), or its demand: it asks for no more.";
 #[command(after_help = EXAMPLES)]
 pub(super) struct ExplainArgs {
     /// The class to explain
+    #[arg(value_parser = super::name)]
     name: String,
 }
 

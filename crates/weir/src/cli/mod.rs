@@ -409,6 +409,11 @@ fn say(err: &mut dyn Write, what: &dyn fmt::Display) {
 }
 
 fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
+/// Parses a name, and detects a variable of a script that is empty.
+fn name(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("a name has at least one character".to_owned()) } else { Ok(text.to_owned()) }
+}
+
     let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
     let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
     io.or(json) == Some(io::ErrorKind::BrokenPipe)

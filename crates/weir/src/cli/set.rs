@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use weir_api::{Activity, ChangeError, Class, Origin, PolicyChange, PolicyView, SetPolicies, Setting};
 use weir_units::{BitRate, plain_words};
 
-use super::{Session, Usage, plan, ps};
+use super::{Session, Usage, name, plan, ps};
 
 const SET_EXAMPLES: &str = "Examples:
   weir set web weight=3                    three shares where others have one
@@ -64,6 +64,7 @@ To take back one value only: weir set web min=none";
 #[command(after_help = UNSET_EXAMPLES)]
 pub(super) struct UnsetArgs {
     /// The class whose policy goes back
+    #[arg(value_parser = name)]
     name: String,
 }
 
@@ -152,8 +153,7 @@ fn class_name(text: &str) -> Result<String, String> {
         Some(("weight" | "min" | "max" | "down.weight" | "down.min" | "down.max", _)) => {
             Err("the class comes first: weir set NAME KEY=VALUE".to_owned())
         }
-        _ if text.is_empty() => Err("a name has at least one character".to_owned()),
-        _ => Ok(text.to_owned()),
+        _ => name(text),
     }
 }
 

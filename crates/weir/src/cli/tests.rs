@@ -547,3 +547,13 @@ fn there_is_a_manual_page_for_every_verb() {
     assert_eq!(refused.code, ExitCode::FAILURE);
     assert!(refused.err.starts_with("weir: cannot write the manual pages into "), "{}", refused.err);
 }
+
+#[test]
+fn empty_name_is_a_mistake_of_usage() {
+    let agent = FakeAgent::start();
+    for args in [&["unset", ""][..], &["explain", ""], &["set", "", "weight=1"], &["token", "rm", ""]] {
+        let refused = ask(&agent, args);
+        assert_eq!(refused.code, ExitCode::from(USAGE), "{args:?}: {}", refused.err);
+        assert!(refused.err.contains("a name has at least one character"), "{args:?}: {}", refused.err);
+    }
+}

@@ -38,7 +38,7 @@ enum Verb {
     /// Take a token away, at once
     Rm {
         /// The token's name
-        #[arg(value_name = "NAME")]
+        #[arg(value_name = "NAME", value_parser = super::name)]
         name: String,
     },
 }
