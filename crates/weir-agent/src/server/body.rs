@@ -54,7 +54,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
             .map_err(|e| match e.source() {
                 Some(cause) if cause.is::<http_body_util::LengthLimitError>() => Failure::new(
                     ErrorCode::TooLarge,
-                    format!("cannot take a request of more than {MAX_BODY} bytes: change fewer classes in one call"),
+                    format!("cannot take a request of more than {MAX_BODY} bytes: send less in one call"),
                 ),
                 _ => bad(e.to_string()),
             })?;

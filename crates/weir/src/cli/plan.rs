@@ -9,8 +9,11 @@ use std::{
 
 use clap::Args;
 use weir_api::{
-    ConfigurationText, Plan, PlannedChange, PlannedLink, PlannedSetting, PlannedState, PolicyView,
+    ClientError, ConfigurationText, ErrorCode, Plan, PlannedChange, PlannedLink, PlannedSetting,
+    PlannedState, PolicyView,
 };
+
+use weir_units::Bytes;
 
 use super::{
     Session, Usage,
@@ -41,9 +44,23 @@ pub(super) fn run(args: &PlanArgs, session: &mut Session<'_>) -> anyhow::Result<
     let path = args.file.display().to_string();
     let text = fs::read_to_string(&args.file)
         .map_err(|e| Usage(format!("cannot read configuration {path}: {e}")))?;
-    let plan = session.client.plan_configuration(&ConfigurationText { path, text })?;
+    let bytes = Bytes(text.len() as u64);
+    let plan = session.client.plan_configuration(&ConfigurationText { path: path.clone(), text });
+    let plan = plan.map_err(|e| refused(e, &path, bytes))?;
     session.print(&plan, |out, look| write(out, look, &plan))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The agent's refusal of a file. What is wrong with the file is an error of the command's input.
+fn refused(error: ClientError, path: &str, bytes: Bytes) -> anyhow::Error {
+    match error {
+        ClientError::Refused(why) if why.code == ErrorCode::BadRequest => Usage(why.message).into(),
+        ClientError::Refused(why) if why.code == ErrorCode::TooLarge => {
+            let why = format!("its {bytes} are too many for one request (2MiB): shorten it");
+            Usage(format!("cannot plan configuration {path}: {why}")).into()
+        }
+        other => other.into(),
+    }
 }
 
 /// Writes a plan.

@@ -557,3 +557,19 @@ fn empty_name_is_a_mistake_of_usage() {
         assert!(refused.err.contains("a name has at least one character"), "{args:?}: {}", refused.err);
     }
 }
+
+#[test]
+fn plan_of_a_wrong_or_too_long_file_is_a_mistake_of_usage() {
+    let agent = FakeAgent::start();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let refused = ask(&agent, &["plan", path]);
+    assert_eq!(refused.code, ExitCode::from(USAGE), "{}", refused.err);
+    assert!(refused.err.contains("missing field `link`"), "{}", refused.err);
+    std::fs::write(path, "#".repeat(5 << 20)).unwrap();
+    let refused = ask(&agent, &["plan", path]);
+    assert_eq!(refused.code, ExitCode::from(USAGE), "{}", refused.err);
+    let told =
+        format!("cannot plan configuration {path}: its 5MiB are too many for one request (2MiB): shorten it");
+    assert!(refused.err.contains(&told), "{}", refused.err);
+}
