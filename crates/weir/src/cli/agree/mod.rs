@@ -13,12 +13,13 @@ use std::{
     time::SystemTime,
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use clap::{Args, Subcommand};
 use weir_agree::{
-    AgreementState, Context, Direction, Document, Language, MAX_DOCUMENT, Name, Offer, Share, Template, Utc,
+    AgreementState, Context, Direction, Document, FaultCode, Language, MAX_DOCUMENT, Name, Offer, Share,
+    Template, Utc,
 };
-use weir_api::{AgreementStatus, CalendarView, OfferAnswer};
+use weir_api::{AgreementStatus, CalendarView, ClientError, OfferAnswer};
 use weir_units::BitRate;
 
 use super::{
@@ -194,11 +195,16 @@ pub(super) fn run(args: AgreeArgs, session: &mut Session<'_>) -> anyhow::Result<
         Verb::Show(args) => {
             let status = session.client.agreement(args.id.as_str())?;
             match args.output {
-                Some(language) => write!(session.out, "{}", status.agreement.write(language))?,
+                Some(language) => document(&status.agreement, language, session)?,
                 None => session.print(&status, |out, look| show::status(out, look, &status))?,
             }
         }
         Verb::Terminate(args) => {
+    if let Some(other) = args.verb.output().filter(|language| session.json && *language != Language::Json) {
+        return Err(
+            Usage(format!("cannot print in JSON and in {other}: leave out --json or --output")).into()
+        );
+    }
             let agreement = session.client.terminate(args.id.as_str())?;
             changed(&agreement, args.output, session)?;
         }
@@ -211,7 +217,7 @@ pub(super) fn run(args: AgreeArgs, session: &mut Session<'_>) -> anyhow::Result<
         Verb::Report(args) => report::run(&args, session)?,
         Verb::Calendar(args) => {
             let direction = if args.download { Direction::Download } else { Direction::Upload };
-            let view = session.client.calendar(direction, args.from, args.to)?;
+            let view = session.client.calendar(direction, args.from, args.to).map_err(not_shared)?;
             session.print(&view, |out, look| calendar(out, look, &view))?;
         }
     }
@@ -228,6 +234,48 @@ fn changed(
         return Ok(());
     }
     session.print(agreement, |out, _| show::line(out, agreement))
+}
+
+/// The refusal of a calendar, with the option's name where the download is not shared.
+fn not_shared(error: ClientError) -> anyhow::Error {
+    match error {
+        ClientError::Fault(fault) if fault.code == FaultCode::DirectionNotOffered => {
+            anyhow!(
+                "cannot show promises of what arrives: this node does not share its download (leave --download out)"
+            )
+        }
+        other => other.into(),
+    }
+}
+
+fn changed(
+    agreement: &weir_agree::Agreement,
+    output: Option<Language>,
+    session: &mut Session<'_>,
+) -> anyhow::Result<()> {
+    if let Some(language) = output {
+        write!(session.out, "{}", agreement.write(language))?;
+        return Ok(());
+    }
+    session.print(agreement, |out, _| show::line(out, agreement))
+}
+
+/// The refusal of a calendar, with the option's name where the download is not shared.
+fn not_shared(error: ClientError) -> anyhow::Error {
+    match error {
+        ClientError::Fault(fault) if fault.code == FaultCode::DirectionNotOffered => {
+            anyhow!(
+                "cannot show promises of what arrives: this node does not share its download (leave --download out)"
+            )
+        }
+        other => other.into(),
+    }
+}
+
+/// Prints a document in this language.
+fn document(one: &impl Document, language: Language, session: &mut Session<'_>) -> io::Result<()> {
+    let text = one.write(language);
+    writeln!(session.out, "{}", text.strip_suffix('\n').unwrap_or(&text))
 }
 
 /// Prints as `weir agree list` does.
@@ -255,10 +303,7 @@ fn templates(args: &TemplateArgs, session: &mut Session<'_>) -> anyhow::Result<(
         return Ok(());
     }
     if let Some(language) = args.output {
-        for template in &templates {
-            write!(session.out, "{}", template.write(language))?;
-        }
-        return Ok(());
+        return Ok(templates.iter().try_for_each(|template| document(template, language, session))?);
     }
     session.print(&templates, |out, look| {
         let headings = ["TEMPLATE", "PROVIDER", "SERVICE", ">MIN", ">MAX", "SHARE", "SELECTOR", "ACCEPTED"];
@@ -323,8 +368,7 @@ fn offer(args: &OfferArgs, session: &mut Session<'_>) -> anyhow::Result<()> {
         .map_err(|fault| Usage(format!("{}: {fault}", args.file.display())))?;
     let answer = session.client.offer(&offer)?;
     if let Some(language) = args.output {
-        write!(session.out, "{}", answer.agreement.write(language))?;
-        return Ok(());
+        return Ok(document(&answer.agreement, language, session)?);
     }
     session.print(&answer, |out, _| {
         let OfferAnswer { agreement, repeated, oversubscribed } = &answer;

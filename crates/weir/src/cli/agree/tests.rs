@@ -1,4 +1,4 @@
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, process::ExitCode};
 
 use serde_json::Value;
 use weir_agree::{Document, Language, Offer};
@@ -188,4 +188,12 @@ fn the_offer_that_the_help_shows_is_one() {
     let offer = Offer::read(&text.join("\n"), Language::Toml).unwrap_or_else(|e| panic!("{e}: {text:?}"));
     assert_eq!(offer.terms.min, weir_units::BitRate::mbit(10));
     assert!(offer.terms.check().is_ok());
+}
+
+#[test]
+fn calendar_of_a_download_that_is_not_shared_names_its_option() {
+    let agent = FakeAgent::start();
+    let refused = ask(&agent, &["agree", "calendar", "--download"]);
+    assert_eq!(refused.code, ExitCode::from(1));
+    assert!(refused.err.contains("(leave --download out)"), "{}", refused.err);
 }
