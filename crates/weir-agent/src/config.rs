@@ -33,6 +33,7 @@ use weir_units::{BitRate, Bytes, Framing, plain_words};
 
 use crate::agent::audit::Bounds;
 use check::check;
+pub use classes::check_interface;
 use fault::fault;
 use keys::{Keys, keys_of};
 

@@ -91,7 +91,10 @@ impl<'a> Taken<'a> {
 }
 
 /// Whether the kernel takes a name for an interface (`dev_valid_name`, net/core/dev.c).
-pub(super) fn check_interface(name: &str) -> Result<(), String> {
+///
+/// # Errors
+/// It does not.
+pub fn check_interface(name: &str) -> Result<(), String> {
     let is_free = |c: char| c != '/' && c != ':' && !c.is_whitespace();
     if (1..=15).contains(&name.len()) && name.chars().all(is_free) && name != "." && name != ".." {
         return Ok(());

@@ -573,3 +573,14 @@ fn plan_of_a_wrong_or_too_long_file_is_a_mistake_of_usage() {
         format!("cannot plan configuration {path}: its 5MiB are too many for one request (2MiB): shorten it");
     assert!(refused.err.contains(&told), "{}", refused.err);
 }
+
+#[test]
+fn export_for_a_device_that_cannot_exist_is_a_mistake_of_usage() {
+    let agent = FakeAgent::start();
+    for device in ["", "x/y", "abcdefghijklmnopqrst", ".", "a b"] {
+        let refused = ask(&agent, &["export", "tc", "--device", device]);
+        assert_eq!((refused.code, refused.out.as_str()), (ExitCode::from(USAGE), ""), "{device}");
+        assert!(refused.err.contains("is not the name of an interface"), "{device}: {}", refused.err);
+    }
+    assert!(ask(&agent, &["export", "tc", "--device", "eth1.100"]).good().contains("eth1.100"));
+}

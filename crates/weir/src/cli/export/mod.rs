@@ -6,6 +6,7 @@ mod tcng;
 use std::{process::ExitCode, time::SystemTime};
 
 use clap::{Args, ValueEnum};
+use weir_agent::config::check_interface;
 use weir_agree::{Direction, Utc};
 use weir_api::{ClassKind, Export, ExportClass, ExportQuery, ExportSelector};
 
@@ -41,7 +42,7 @@ pub(super) struct ExportArgs {
     #[arg(long, value_name = "DEVICE")]
     link: Option<String>,
     /// The device to write it for, instead of the link's
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = interface)]
     device: Option<String>,
 }
 
@@ -51,6 +52,10 @@ enum Form {
     Tc,
     /// The configuration language of tcng
     Tcng,
+}
+
+fn interface(name: &str) -> Result<String, String> {
+    check_interface(name).map(|()| name.to_owned())
 }
 
 pub(super) fn run(args: &ExportArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
