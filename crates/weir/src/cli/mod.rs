@@ -296,8 +296,8 @@ pub(crate) fn run(
         }
         // The help or the version is no error.
         Err(e) => {
-            let _ = write!(out, "{}", e.render());
-            return ExitCode::SUCCESS;
+            let written = write!(out, "{}", e.render()).and_then(|()| out.flush());
+            return code(written.map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::from), err);
         }
     };
     let client = match cli.global.client() {
@@ -310,7 +310,13 @@ pub(crate) fn run(
     // JSON is printed as the agent sent it.
     let client = if cli.global.json { client } else { client.for_terminal() };
     let Global { socket, json, .. } = cli.global;
-    let done = dispatch(cli.command, Session { client, socket, json, look, out, err: &mut *err });
+    let done = dispatch(cli.command, Session { client, socket, json, look, out: &mut *out, err: &mut *err });
+    // What has no newline at its end is not written yet.
+    code(done.and_then(|code| Ok(out.flush().map(|()| code)?)), err)
+}
+
+/// The exit code. An error is told.
+fn code(done: anyhow::Result<ExitCode>, err: &mut dyn Write) -> ExitCode {
     match done {
         Ok(code) => code,
         // The reader closed the pipe early (`weir ps | head`).
@@ -403,17 +409,17 @@ fn restore(args: &AgentArgs, session: &mut Session<'_>) -> anyhow::Result<()> {
     })
 }
 
+/// Parses a name, and detects a variable of a script that is empty.
+fn name(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("a name has at least one character".to_owned()) } else { Ok(text.to_owned()) }
+}
+
 fn say(err: &mut dyn Write, what: &dyn fmt::Display) {
     // Standard error may be gone, and then there is no place to report it.
     let _ = writeln!(err, "weir: {}", weir_api::plain_lines(&what.to_string()));
 }
 
 fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
-/// Parses a name, and detects a variable of a script that is empty.
-fn name(text: &str) -> Result<String, String> {
-    if text.is_empty() { Err("a name has at least one character".to_owned()) } else { Ok(text.to_owned()) }
-}
-
     let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
     let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
     io.or(json) == Some(io::ErrorKind::BrokenPipe)

@@ -584,3 +584,28 @@ fn export_for_a_device_that_cannot_exist_is_a_mistake_of_usage() {
     }
     assert!(ask(&agent, &["export", "tc", "--device", "eth1.100"]).good().contains("eth1.100"));
 }
+
+/// A full disk: text is taken, and the flush fails.
+struct Full;
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written_ends_with_exit_code_1() {
+    let agent = FakeAgent::start();
+    let socket = agent.path().to_str().unwrap();
+    for args in [&["--version"][..], &["help"], &["ps", "--help"], &["--socket", socket, "ps"]] {
+        let args = std::iter::once("weir").chain(args.iter().copied()).map(OsString::from);
+        let mut err = Vec::new();
+        assert_eq!(run(args.clone(), Look::PLAIN, &mut Full, &mut err), ExitCode::from(1), "{args:?}");
+        assert!(err.starts_with(b"weir: "), "{args:?}");
+    }
+}

@@ -187,7 +187,24 @@ fn end(text: &str) -> Result<End, weir_agree::ParseUtcError> {
     if text == "never" { Ok(End(None)) } else { text.parse().map(|end| End(Some(end))) }
 }
 
+impl Verb {
+    /// The language of the document to print.
+    fn output(&self) -> Option<Language> {
+        match self {
+            Verb::Template(args) => args.output,
+            Verb::Offer(args) => args.output,
+            Verb::Show(args) | Verb::Terminate(args) | Verb::Accept(args) | Verb::Reject(args) => args.output,
+            Verb::List(_) | Verb::Renew(_) | Verb::Report(_) | Verb::Calendar(_) => None,
+        }
+    }
+}
+
 pub(super) fn run(args: AgreeArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
+    if let Some(other) = args.verb.output().filter(|language| session.json && *language != Language::Json) {
+        return Err(
+            Usage(format!("cannot print in JSON and in {other}: leave out --json or --output")).into()
+        );
+    }
     match args.verb {
         Verb::Template(args) => templates(&args, session)?,
         Verb::Offer(args) => offer(&args, session)?,
@@ -200,11 +217,6 @@ pub(super) fn run(args: AgreeArgs, session: &mut Session<'_>) -> anyhow::Result<
             }
         }
         Verb::Terminate(args) => {
-    if let Some(other) = args.verb.output().filter(|language| session.json && *language != Language::Json) {
-        return Err(
-            Usage(format!("cannot print in JSON and in {other}: leave out --json or --output")).into()
-        );
-    }
             let agreement = session.client.terminate(args.id.as_str())?;
             changed(&agreement, args.output, session)?;
         }
@@ -224,42 +236,6 @@ pub(super) fn run(args: AgreeArgs, session: &mut Session<'_>) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-fn changed(
-    agreement: &weir_agree::Agreement,
-    output: Option<Language>,
-    session: &mut Session<'_>,
-) -> anyhow::Result<()> {
-    if let Some(language) = output {
-        write!(session.out, "{}", agreement.write(language))?;
-        return Ok(());
-    }
-    session.print(agreement, |out, _| show::line(out, agreement))
-}
-
-/// The refusal of a calendar, with the option's name where the download is not shared.
-fn not_shared(error: ClientError) -> anyhow::Error {
-    match error {
-        ClientError::Fault(fault) if fault.code == FaultCode::DirectionNotOffered => {
-            anyhow!(
-                "cannot show promises of what arrives: this node does not share its download (leave --download out)"
-            )
-        }
-        other => other.into(),
-    }
-}
-
-fn changed(
-    agreement: &weir_agree::Agreement,
-    output: Option<Language>,
-    session: &mut Session<'_>,
-) -> anyhow::Result<()> {
-    if let Some(language) = output {
-        write!(session.out, "{}", agreement.write(language))?;
-        return Ok(());
-    }
-    session.print(agreement, |out, _| show::line(out, agreement))
-}
-
 /// The refusal of a calendar, with the option's name where the download is not shared.
 fn not_shared(error: ClientError) -> anyhow::Error {
     match error {
@@ -276,6 +252,17 @@ fn not_shared(error: ClientError) -> anyhow::Error {
 fn document(one: &impl Document, language: Language, session: &mut Session<'_>) -> io::Result<()> {
     let text = one.write(language);
     writeln!(session.out, "{}", text.strip_suffix('\n').unwrap_or(&text))
+}
+
+fn changed(
+    agreement: &weir_agree::Agreement,
+    output: Option<Language>,
+    session: &mut Session<'_>,
+) -> anyhow::Result<()> {
+    if let Some(language) = output {
+        return Ok(document(agreement, language, session)?);
+    }
+    session.print(agreement, |out, _| show::line(out, agreement))
 }
 
 /// Prints as `weir agree list` does.

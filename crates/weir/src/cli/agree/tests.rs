@@ -191,6 +191,26 @@ fn the_offer_that_the_help_shows_is_one() {
 }
 
 #[test]
+fn document_ends_with_a_newline_and_json_allows_no_other_language() {
+    let agent = FakeAgent::start();
+    let (_dir, path) = file("offer.toml", &shown_offer());
+    let refused = ask(&agent, &["--json", "agree", "offer", &path, "-o", "xml"]);
+    assert_eq!((refused.code, refused.out.as_str()), (ExitCode::from(USAGE), ""), "{}", refused.err);
+    assert!(refused.err.contains("cannot print in JSON and in xml"), "{}", refused.err);
+    let all: Value = ask(&agent, &["--json", "agree", "list"]).json();
+    assert_eq!(all, Value::Array(Vec::new()), "the refused offer was sent");
+    ask(&agent, &["agree", "offer", &path]).good();
+    for language in ["json", "toml", "xml"] {
+        for args in [&["agree", "show", "a-1"][..], &["agree", "template"]] {
+            let text = ask(&agent, &[args, &["-o", language]].concat()).good();
+            assert!(text.ends_with('\n'), "{language}: {text:?}");
+            assert!(!text.ends_with("\n\n"), "{language}: {text:?}");
+        }
+    }
+    assert!(ask(&agent, &["--json", "agree", "show", "a-1", "-o", "json"]).good().starts_with('{'));
+}
+
+#[test]
 fn calendar_of_a_download_that_is_not_shared_names_its_option() {
     let agent = FakeAgent::start();
     let refused = ask(&agent, &["agree", "calendar", "--download"]);
