@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    error::Error,
     ffi::OsStr,
     io,
     os::unix::fs::MetadataExt,
@@ -78,7 +79,7 @@ impl Files {
     fn refuse(&self, verb: &str, name: &str, error: &ClientError) -> Errno {
         let number = errno::of(error);
         if number != Errno::ENOENT {
-            say(&format_args!("cannot {verb} {name}: {error}"));
+            say(&told(verb, name, error));
         }
         number
     }
@@ -141,7 +142,7 @@ impl Files {
     fn change(&self, file: INodeNo, written: &[u8]) -> Result<(), Errno> {
         let name = self.name(file)?;
         let change = content::change(&name, written).map_err(|error| {
-            say(&format_args!("cannot set {name}: {error}"));
+            say(&told("set", &name, &error));
             Errno::EINVAL
         })?;
         // The agent would change a policy that is kept for a class that has gone.
@@ -150,6 +151,12 @@ impl Files {
         self.client.set(&changes).map_err(|e| self.refuse("set", &name, &e))?;
         Ok(())
     }
+}
+
+/// The words of an error. Many errors name what was tried themselves.
+fn told(verb: &str, name: &str, error: &dyn Error) -> String {
+    let (what, why) = (format!("cannot {verb} "), error.to_string());
+    if why.starts_with(&what) { why } else { format!("{what}{name}: {why}") }
 }
 
 impl Filesystem for Files {
@@ -310,5 +317,18 @@ impl Filesystem for Files {
     fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
         self.state().open.remove(&handle.0);
         reply.ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusal_names_what_was_tried_once() {
+        let refused = |why: &str| told("set", "web", &io::Error::other(why));
+        let full = "cannot set web: minimum 5mbit is not free";
+        assert_eq!(refused(full), full);
+        assert_eq!(refused("the agent is stopping"), "cannot set web: the agent is stopping");
     }
 }
