@@ -104,6 +104,34 @@ async fn eight_images_at_once_are_all_pulled_within_the_budget() {
     pull_all(true).await;
 }
 
+/// A client that only looks what an image is takes no room for it.
+#[tokio::test]
+async fn manifests_that_are_only_asked_for_evict_nothing() {
+    let registry = Registry::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut given = support::settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    given.budget = weir_units::Bytes(64 * unit() as u64);
+    let node = Node::alone(&given, Duration::ZERO, support::timing());
+    let here = registry.image(APP, "1", 50, &[27 * unit(), 27 * unit()]);
+    node.puller().pull(APP, "1").await.unwrap();
+    let names = ["acme/a", "acme/b", "acme/c"];
+    let made: Vec<_> =
+        names.iter().zip(60..).map(|(name, n)| registry.image(name, "1", n, &[29 * unit(), unit()])).collect();
+    for name in names {
+        for method in ["HEAD", "GET"] {
+            let path = format!("/v2/{name}/manifests/1");
+            assert_eq!(node.puller().request(method, &path, &[]).await.status, 200);
+        }
+    }
+    let usage = node.mirror.store().usage(now_utc()).unwrap();
+    assert_eq!((usage.counts.evicted, usage.reserved), (0, 0), "{usage:?}");
+    // The first blob of an image has room set aside for all of it.
+    assert_eq!(digest(node.puller().blob(names[0], &made[0].layers[1]).await.bytes()), made[0].layers[1]);
+    let usage = node.mirror.store().usage(now_utc()).unwrap();
+    assert!(usage.counts.evicted > 0 && usage.reserved >= 29 * unit() as u64, "{usage:?}");
+    assert!(here.layers.iter().any(|layer| !node.mirror.store().has(layer)));
+}
+
 /// A node and an image whose layer is larger than the budget.
 async fn large() -> (Full, TestImage) {
     let full = full().await;

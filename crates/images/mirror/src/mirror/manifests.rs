@@ -416,18 +416,14 @@ impl Manifests {
         Ok(stored)
     }
 
-    /// Stores a manifest, and sets room aside for its image.
+    /// Stores a manifest. Its image takes room when the first of its blobs is asked for.
     async fn keep(&self, source: &Source, stored: &Stored) -> Result<(), String> {
         let (store, source, kept) = (self.store.clone(), source.clone(), stored.clone());
         let put = spawn_blocking(move || {
             let now = now_utc();
             store.put_manifest(&source, &kept, now.unix_millis(), now)?;
             if let Manifest::Image { .. } = &*kept.manifest {
-                // Room for all of it, before its layers are asked for.
-                let parts: Vec<_> = kept.manifest.parts().cloned().collect();
-                if let Err(e) = store.expect(&parts, now) {
-                    tracing::warn!("{e}");
-                }
+                store.announce(&kept.digest, now);
             }
             Ok::<(), crate::store::StoreError>(())
         });

@@ -62,6 +62,11 @@ impl Manifests {
         }
     }
 
+    /// The manifests that name a blob.
+    pub(super) fn naming(&self, part: &Digest) -> impl Iterator<Item = &Digest> {
+        self.naming.get(part).into_iter().flatten()
+    }
+
     /// The weight of all manifests, at most [`MAX_WEIGHT`] after each change of the store.
     pub(super) fn weight(&self) -> usize {
         self.weight

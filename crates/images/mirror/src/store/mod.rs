@@ -81,6 +81,8 @@ struct Inner {
 struct State {
     blobs: HashMap<Digest, Blob>,
     reserved: HashMap<Digest, Reservation>,
+    /// Images whose manifest was asked for a moment ago, and of which no blob was since.
+    announced: HashMap<Digest, Utc>,
     /// Bytes of `blobs`, `reserved` and `repos` together, of files in whole blocks.
     used: u64,
     /// The other nodes, if they share the directory.
@@ -319,6 +321,7 @@ impl Store {
         let mut state = State {
             blobs: HashMap::new(),
             reserved: HashMap::new(),
+            announced: HashMap::new(),
             used: 0,
             others: layout.is_shared().then(Others::default),
             gone: Vec::new(),

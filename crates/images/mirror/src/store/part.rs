@@ -90,6 +90,7 @@ impl Store {
         let mut extra = earlier.as_ref().map_or(0, |(_, length)| *length);
         let mut state = self.lock();
         state.check_mark(digest, mark)?;
+        self.inner.expect_images(&mut state, digest, now);
         if self.is_shared() {
             // An expected blob counts once for all nodes: now it is this one's.
             state.forget_expected(digest);

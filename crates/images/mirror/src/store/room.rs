@@ -10,12 +10,17 @@ use std::{
 use super::{Blob, Inner, State, Store, StoreError, bounds::on_disk, reserve::Reservation, shared::Others};
 use crate::{
     Digest, Utc,
+    clock::holds,
     manifest::{Manifest, Part},
     scope::Mark,
 };
 
-/// How long room is kept for the layers of an image whose manifest was served.
+/// How long a manifest that was asked for has its image's first blob set room aside for the others,
+/// and how long that room is kept.
 const EXPECTED: Duration = Duration::from_secs(60);
+
+/// The most manifests that are remembered so.
+const MAX_ANNOUNCED: usize = 1024;
 
 /// The most blobs for which room is set aside at once.
 const MAX_RESERVED: usize = 16_384;
@@ -133,6 +138,58 @@ impl Inner {
             // A time ahead of now is from before the clock was set back.
             || now.since(blob.born).max(blob.born.since(now)) < self.budget.young
             || protected.contains(digest)
+    }
+
+    /// As [`Store::expect`].
+    fn expect(&self, state: &mut State, parts: &[Part], now: Utc) -> Result<u64, StoreError> {
+        let mut missing: Vec<&Part> = Vec::new();
+        let mut held = Vec::new();
+        for part in parts {
+            if self.knows(state, &part.digest) {
+                held.extend(state.blobs.get(&part.digest).map(|blob| Arc::clone(&blob.readers)));
+            } else if missing.iter().all(|m| m.digest != part.digest) {
+                missing.push(part);
+            }
+        }
+        let total = missing.iter().map(|part| part.size).fold(0, u64::saturating_add);
+        missing.retain(|part| !state.reserved.contains_key(&part.digest) && !self.is_too_big(part.size));
+        // Parts of no size take no room, and memory all the same.
+        missing.truncate(MAX_RESERVED.saturating_sub(state.reserved.len()));
+        if missing.is_empty() {
+            return Ok(total);
+        }
+        let need = missing.iter().map(|part| on_disk(part.size)).fold(0, u64::saturating_add);
+        self.make_room(state, need, now)?;
+        drop(held);
+        for part in missing {
+            let expires = Some(now.after(EXPECTED));
+            let (mark, written) = (Mark::default(), Arc::default());
+            let reservation = Reservation { size: part.size, fence: 0, mark, written, expires };
+            state.reserve(part.digest.clone(), reservation);
+        }
+        self.claim(state, 0, now)?;
+        Ok(total)
+    }
+
+    /// Sets room aside for the images to which a blob belongs that is downloaded now, if their
+    /// manifests were asked for a moment ago.
+    pub(super) fn expect_images(&self, state: &mut State, blob: &Digest, now: Utc) {
+        let announced = &mut state.announced;
+        announced.retain(|_, until| holds(*until, now, EXPECTED));
+        let images: Vec<Digest> = state.manifests.naming(blob).filter(|i| announced.contains_key(i)).cloned().collect();
+        for image in images {
+            state.announced.remove(&image);
+            let Some(manifest) = state.manifests.get(&image).cloned() else { continue };
+            let parts: Vec<Part> = manifest.parts().cloned().collect();
+            if let Err(e) = self.expect(state, &parts, now) {
+                tracing::warn!("{e}");
+            }
+        }
+    }
+
+    /// Whether a blob is not kept for its size.
+    fn is_too_big(&self, size: u64) -> bool {
+        size > self.budget.bytes / 2
     }
 
     /// Evicts until `need` more bytes fit, or refuses; what left stays away either way. Where nodes share
@@ -280,31 +337,17 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoRoom`], [`StoreError::Io`].
     pub fn expect(&self, parts: &[Part], now: Utc) -> Result<u64, StoreError> {
+        self.inner.expect(&mut self.lock(), parts, now)
+    }
+
+    /// Notes that an image's manifest was asked for. That is a question: the image takes room when
+    /// the first of its blobs is downloaded.
+    pub(crate) fn announce(&self, image: &Digest, now: Utc) {
         let mut state = self.lock();
-        let mut missing: Vec<&Part> = Vec::new();
-        let mut held = Vec::new();
-        for part in parts {
-            if self.inner.knows(&mut state, &part.digest) {
-                held.extend(state.blobs.get(&part.digest).map(|blob| Arc::clone(&blob.readers)));
-            } else if missing.iter().all(|m| m.digest != part.digest) {
-                missing.push(part);
-            }
+        state.announced.retain(|_, until| holds(*until, now, EXPECTED));
+        if state.announced.len() < MAX_ANNOUNCED {
+            state.announced.insert(image.clone(), now.after(EXPECTED));
         }
-        let total = missing.iter().map(|part| part.size).fold(0, u64::saturating_add);
-        missing.retain(|part| !state.reserved.contains_key(&part.digest) && !self.is_too_big(part.size));
-        // Parts of no size take no room, and memory all the same.
-        missing.truncate(MAX_RESERVED.saturating_sub(state.reserved.len()));
-        let need = missing.iter().map(|part| on_disk(part.size)).fold(0, u64::saturating_add);
-        self.inner.make_room(&mut state, need, now)?;
-        drop(held);
-        for part in missing {
-            let expires = Some(now.after(EXPECTED));
-            let (mark, written) = (Mark::default(), Arc::default());
-            let reservation = Reservation { size: part.size, fence: 0, mark, written, expires };
-            state.reserve(part.digest.clone(), reservation);
-        }
-        self.inner.claim(&mut state, 0, now)?;
-        Ok(total)
     }
 
     /// Counts a download that is not kept for want of room.
@@ -315,7 +358,7 @@ impl Store {
     /// Whether a blob is not kept for its size.
     #[must_use]
     pub fn is_too_big(&self, size: u64) -> bool {
-        size > self.inner.budget.bytes / 2
+        self.inner.is_too_big(size)
     }
 
     /// Evicts by the policy until no more than `bytes` are used, as far as what is in use and pinned
