@@ -115,8 +115,11 @@ async fn manifests_that_are_only_asked_for_evict_nothing() {
     let here = registry.image(APP, "1", 50, &[27 * unit(), 27 * unit()]);
     node.puller().pull(APP, "1").await.unwrap();
     let names = ["acme/a", "acme/b", "acme/c"];
-    let made: Vec<_> =
-        names.iter().zip(60..).map(|(name, n)| registry.image(name, "1", n, &[29 * unit(), unit()])).collect();
+    let made: Vec<_> = names
+        .iter()
+        .zip(60..)
+        .map(|(name, n)| registry.image(name, "1", n, &[29 * unit(), unit()]))
+        .collect();
     for name in names {
         for method in ["HEAD", "GET"] {
             let path = format!("/v2/{name}/manifests/1");

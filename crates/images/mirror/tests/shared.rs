@@ -284,6 +284,8 @@ async fn what_a_node_that_died_has_left_is_gone_after_a_while() {
     // Killed: nothing of it runs to the end.
     std::mem::forget(part);
     std::fs::write(dir.path().join("refs/.new-dead"), "x").unwrap();
+    // As its kernel does, which this process outlives.
+    std::fs::remove_file(dir.path().join("claims/.lock-dead")).unwrap();
     let other = share(dir.path(), "other", budget);
     let reserved = |store: &Store, at| store.usage(at).unwrap().reserved;
     let now = now_utc();
@@ -355,6 +357,24 @@ async fn directory_of_one_node_is_not_shared_nor_the_other_way_round() {
     assert!(one.is_ok() && two.is_ok());
     let alone = Store::open(&dir.path().join("b"), budget, lru, now_utc());
     assert!(alone.unwrap_err().to_string().contains("shared"));
+}
+
+/// Each would skip the claims of the other as its own, so that both together exceed the budget.
+#[test]
+fn second_node_of_a_name_is_refused_until_the_first_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let begin = |name| {
+        let budget = Budget::of(64 << 20);
+        Store::share(dir.path(), name, budget, weir_image::store::PolicyKind::Lru, now_utc())
+    };
+    let first = begin("node-2").unwrap();
+    let second = begin("node-2");
+    assert!(matches!(&second, Err(StoreError::NodeInUse { node, .. }) if node == "node-2"), "{second:?}");
+    let why = second.unwrap_err().to_string();
+    assert!(why.contains("its own `node` in [images.pop]"), "{why}");
+    begin("node-3").unwrap();
+    drop(first);
+    begin("node-2").unwrap();
 }
 
 /// Each request asks for a tag or a manifest. A look at all of a repository took a second in one of 400 tags.

@@ -7,7 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
 
 use super::part_name::PartName;
 use crate::{Digest, Utc, digest::Algorithm};
@@ -90,6 +93,18 @@ pub enum StoreError {
     /// Another process has it.
     #[error("cannot use {} as the image store: another weir uses it; stop that one, or give this one another `directory`", .0.display())]
     InUse(PathBuf),
+    /// A node of this name has it. Two would take each other's room for their own.
+    #[error(
+        "cannot use {} as the image store of node {node}: another weir of that name uses it; give each node of the site \
+         its own `node` in [images.pop]",
+        path.display()
+    )]
+    NodeInUse {
+        /// The directory.
+        path: PathBuf,
+        /// The name.
+        node: String,
+    },
     /// There is no room, and nothing that may go.
     #[error(
         "no room for {need} bytes: {used} of {budget} are used, {free} are free on the file system, and the rest is in use or pinned"
@@ -188,6 +203,7 @@ pub(super) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error
 /// checked/node                    when this node hashed what
 /// sources/sha256-abcd...          who has delivered a blob, and so under which names it is served
 /// claims/node                     shared: what a node has set aside
+/// claims/.lock-node               shared: held by the process that is this node
 /// seals/sha256-abcd...            shared: what the file was when it was verified
 /// ```
 #[derive(Debug)]
@@ -195,8 +211,9 @@ pub(super) struct Layout {
     root: PathBuf,
     /// The files of each node.
     node: String,
-    /// None if several nodes use it.
-    lock: Option<Flock<File>>,
+    is_shared: bool,
+    /// Of the process that uses it, or that is this node; none if its file system has no locks.
+    _lock: Option<Flock<File>>,
 }
 
 impl Layout {
@@ -229,16 +246,16 @@ impl Layout {
             }
             Err(e) => return Err(io_error("read", &version)(e)),
         }
+        let (name, is_shared) = (node.unwrap_or("only").to_owned(), node.is_some());
         let lock = match node {
             None => Some(hold(root)?),
-            Some(_) => None,
+            Some(node) => hold_node(root, node)?,
         };
-        let layout = Layout { root: root.to_owned(), node: node.unwrap_or("only").to_owned(), lock };
+        let layout = Layout { root: root.to_owned(), node: name, is_shared, _lock: lock };
         for dir in ["blobs/sha256", "blobs/sha512", "part", "refs", "trash", "order", "checked", "sources"] {
             layout.make_dir(&root.join(dir))?;
         }
         if layout.is_shared() {
-            layout.make_dir(&root.join("claims"))?;
             layout.make_dir(&root.join("seals"))?;
         }
         fs::set_permissions(root, fs::Permissions::from_mode(0o700))
@@ -249,7 +266,7 @@ impl Layout {
     }
 
     pub(super) fn is_shared(&self) -> bool {
-        self.lock.is_none()
+        self.is_shared
     }
 
     /// This node's name among those that share the directory.
@@ -374,17 +391,44 @@ impl Layout {
 /// Keeps other processes of this machine away.
 fn hold(root: &Path) -> Result<Flock<File>, StoreError> {
     let lock = root.join("lock");
+    take(&lock)?.map_err(|errno| match errno {
+        Errno::EWOULDBLOCK => StoreError::InUse(root.to_owned()),
+        errno => io_error("lock", &lock)(errno.into()),
+    })
+}
+
+/// Keeps other processes away that call themselves this node, on other machines too. The kernel gives the lock back
+/// when its process ends in any way.
+fn hold_node(root: &Path, node: &str) -> Result<Option<Flock<File>>, StoreError> {
+    let claims = root.join("claims");
+    fs::create_dir_all(&claims).map_err(io_error("make the directory", &claims))?;
+    let lock = claims.join(format!(".lock-{node}"));
+    match take(&lock)? {
+        Ok(held) => Ok(Some(held)),
+        Err(Errno::EWOULDBLOCK) => {
+            Err(StoreError::NodeInUse { path: root.to_owned(), node: node.to_owned() })
+        }
+        Err(errno @ (Errno::ENOLCK | Errno::ENOSYS | Errno::EOPNOTSUPP)) => {
+            tracing::warn!(
+                "cannot lock {}: {errno}; a second node {node} would not be noticed",
+                lock.display()
+            );
+            Ok(None)
+        }
+        Err(errno) => Err(io_error("lock", &lock)(errno.into())),
+    }
+}
+
+/// Tries to lock a file. Answers why the system refuses.
+fn take(lock: &Path) -> Result<Result<Flock<File>, Errno>, StoreError> {
     let file = File::options()
         .create(true)
         .truncate(false)
         .write(true)
         .mode(0o600)
-        .open(&lock)
-        .map_err(io_error("open", &lock))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
-        nix::errno::Errno::EWOULDBLOCK => StoreError::InUse(root.to_owned()),
-        errno => io_error("lock", &lock)(errno.into()),
-    })
+        .open(lock)
+        .map_err(io_error("open", lock))?;
+    Ok(Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno))
 }
 
 /// The entries of a directory; none if it is not there.

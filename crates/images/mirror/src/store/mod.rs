@@ -299,7 +299,7 @@ impl Store {
     /// * `node`: this one's name, which no other has.
     ///
     /// # Errors
-    /// As [`Store::open`], but for "in use".
+    /// As [`Store::open`]; [`StoreError::NodeInUse`] if a node of that name has it.
     pub fn share(
         root: &Path,
         node: &str,

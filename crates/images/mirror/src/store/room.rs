@@ -176,7 +176,8 @@ impl Inner {
     pub(super) fn expect_images(&self, state: &mut State, blob: &Digest, now: Utc) {
         let announced = &mut state.announced;
         announced.retain(|_, until| holds(*until, now, EXPECTED));
-        let images: Vec<Digest> = state.manifests.naming(blob).filter(|i| announced.contains_key(i)).cloned().collect();
+        let images: Vec<Digest> =
+            state.manifests.naming(blob).filter(|i| announced.contains_key(i)).cloned().collect();
         for image in images {
             state.announced.remove(&image);
             let Some(manifest) = state.manifests.get(&image).cloned() else { continue };

@@ -203,7 +203,16 @@ impl Drop for Node {
 
 /// The store of a node that shares its directory.
 pub(crate) fn share(directory: &Path, name: &str, budget: Budget) -> Store {
-    Store::share(directory, name, budget, PolicyKind::Lru, now_utc()).unwrap().0
+    let begun = Instant::now();
+    loop {
+        match Store::share(directory, name, budget, PolicyKind::Lru, now_utc()) {
+            // Of a node that was killed some thread may do its last work.
+            Err(StoreError::NodeInUse { .. }) if begun.elapsed() < Duration::from_secs(30) => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            opened => break opened.unwrap().0,
+        }
+    }
 }
 
 impl Node {
