@@ -369,13 +369,16 @@ impl Store {
         if stays && (pattern.len() > MAX_PIN || state.pins.len() >= MAX_PINS) {
             return Err(StoreError::Pins { pins: state.pins.len(), length: pattern.len() });
         }
+        let mut pins = state.pins.clone();
         if stays {
-            state.pins.push(pattern.to_owned());
+            pins.push(pattern.to_owned());
         } else {
-            state.pins.retain(|p| p != pattern);
+            pins.retain(|p| p != pattern);
         }
-        let text = serde_json::to_vec_pretty(&state.pins).unwrap_or_default();
+        let text = serde_json::to_vec_pretty(&pins).unwrap_or_default();
+        // A change that is refused is not in force either.
         self.inner.layout.write_whole(&self.inner.layout.dir("pins.json"), &text)?;
+        state.pins = pins;
         Ok(true)
     }
 

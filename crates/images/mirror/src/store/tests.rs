@@ -184,6 +184,22 @@ fn a_blob_of_two_images_outlives_one_of_them() {
 }
 
 #[test]
+fn pin_that_cannot_be_written_is_not_in_force_and_can_be_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path(), MIB);
+    store.pin("acme/a:1", true).unwrap();
+    // A file cannot be made under the name of a directory. Root cannot do so either.
+    let blocked = dir.path().join(".new-only");
+    std::fs::create_dir(&blocked).unwrap();
+    assert!(store.pin("acme/b:1", true).is_err() && store.pin("acme/a:1", false).is_err());
+    assert_eq!(store.pins(), ["acme/a:1"]);
+    std::fs::remove_dir(&blocked).unwrap();
+    assert!(store.pin("acme/b:1", true).unwrap() && store.pin("acme/a:1", false).unwrap());
+    drop(store);
+    assert_eq!(open(dir.path(), MIB).0.pins(), ["acme/b:1"]);
+}
+
+#[test]
 fn part_that_cannot_be_read_is_fetched_again() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = open(dir.path(), 16 * MIB);
