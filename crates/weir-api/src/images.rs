@@ -173,6 +173,9 @@ pub struct Scrub {
     pub of_bytes: Bytes,
     /// Digests of corrupt blobs. They were removed.
     pub corrupt: Vec<String>,
+    /// Digests of blobs whose file was removed by another program. They are not among the checked ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
     /// Whether the scrub has ended.
     pub is_over: bool,
     /// The reason if something could not be read.

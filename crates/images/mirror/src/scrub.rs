@@ -21,7 +21,7 @@ use crate::{
     now_utc,
     pace::Pace,
     stats::count,
-    store::{ScrubBatch, StoreError},
+    store::{Begun, ScrubBatch, StoreError},
 };
 
 /// Read between two looks at the rate, bytes.
@@ -40,6 +40,8 @@ pub struct Scrubbing {
     pub of_bytes: u64,
     /// The blobs with wrong content, which were removed.
     pub corrupt: Vec<Digest>,
+    /// Those whose file was taken away by another program.
+    pub missing: Vec<Digest>,
     /// It is over:
     pub is_over: bool,
     /// and something could not be read, for this.
@@ -70,6 +72,23 @@ impl Scrubs {
 
     pub(crate) fn set(&self, rate_s: Bytes) {
         self.pace.set(rate(rate_s));
+    }
+}
+
+/// What a check finds.
+enum Seen {
+    Right,
+    /// Taken away.
+    Wrong,
+    /// It left meanwhile.
+    Left,
+    /// Its file was taken away by another program.
+    Missing,
+}
+
+impl Seen {
+    fn of(is_right: bool) -> Seen {
+        if is_right { Seen::Right } else { Seen::Wrong }
     }
 }
 
@@ -144,8 +163,16 @@ impl Mirror {
             let begun = self.scrubbing().map_or(0, |scrub| scrub.bytes);
             let read = |bytes: u64| tell(&|scrub| scrub.bytes = begun + bytes.min(size));
             match self.scrub_one(&digest, pace, &read).await {
-                Ok(true) => {}
-                Ok(false) => tell(&|scrub| scrub.corrupt.push(digest.clone())),
+                Ok(Seen::Right | Seen::Left) => {}
+                Ok(Seen::Wrong) => tell(&|scrub| scrub.corrupt.push(digest.clone())),
+                Ok(Seen::Missing) => {
+                    tell(&|scrub| {
+                        scrub.missing.push(digest.clone());
+                        scrub.of_blobs -= 1;
+                        scrub.of_bytes -= size;
+                    });
+                    continue;
+                }
                 // The others are looked at all the same.
                 Err(e) => tell(&|scrub| scrub.error = Some(weir_units::chain(&e))),
             }
@@ -168,17 +195,21 @@ impl Mirror {
         StoreError::Io { what: "check", path: self.store().root().to_owned(), source: io::Error::other(e) }
     }
 
-    /// Hashes a blob as the disk has it; what is wrong is taken away. Answers whether it was right, or gone.
+    /// Hashes a blob as the disk has it; what is wrong is taken away.
     async fn scrub_one(
         &self,
         digest: &Digest,
         pace: &Pace,
         read: &(dyn Fn(u64) + Sync),
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Seen, StoreError> {
         let store = self.store().clone();
         let (of, opening) = (digest.clone(), store.clone());
         let opened = spawn_blocking(move || opening.check(&of)).await;
-        let Some(mut check) = opened.unwrap_or_else(|e| Err(self.stopped(e)))? else { return Ok(true) };
+        let mut check = match opened.unwrap_or_else(|e| Err(self.stopped(e)))? {
+            Begun::Check(check) => check,
+            Begun::Left => return Ok(Seen::Left),
+            Begun::Missing => return Ok(Seen::Missing),
+        };
         let mut bytes = 0;
         loop {
             let stretch = move || {
@@ -195,7 +226,7 @@ impl Mirror {
                         let before = store.corrupt();
                         store.unreadable(&check, e).map(|()| store.corrupt() == before)
                     });
-                    return ended.await.unwrap_or_else(|e| Err(self.stopped(e)));
+                    return ended.await.unwrap_or_else(|e| Err(self.stopped(e))).map(Seen::of);
                 }
             };
             count(&self.stats().scrubbed_bytes, got);
@@ -205,7 +236,7 @@ impl Mirror {
             if is_end {
                 count(&self.stats().scrubbed_blobs, 1);
                 let ended = spawn_blocking(move || store.checked(check, now_utc())).await;
-                return ended.unwrap_or_else(|e| Err(self.stopped(e)));
+                return ended.unwrap_or_else(|e| Err(self.stopped(e))).map(Seen::of);
             }
         }
     }

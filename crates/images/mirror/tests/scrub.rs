@@ -102,6 +102,29 @@ async fn a_scrub_that_is_asked_for_looks_at_all_there_is_at_its_rate() {
     assert!(scrub.bytes == scrub.of_bytes && scrub.bytes > 1_000_010, "{scrub:?}");
 }
 
+/// Another program has removed a file, and one has put a pipe in the place of another.
+#[tokio::test]
+async fn blob_whose_file_is_missing_is_told_and_counts_no_longer() {
+    let (registry, served, dir) = support::pair().await;
+    let made = registry.image(APP, "1", 4, &[700_000, 300_000, 20_000]);
+    served.pull(APP, "1").await.unwrap();
+    let before = served.mirror.store().usage(now_utc()).unwrap().bytes;
+    let files = [0, 1].map(|n| file_of(&dir.path().join("store"), &made.layers[n]));
+    files.iter().for_each(|file| std::fs::remove_file(file).unwrap());
+    assert!(std::process::Command::new("mkfifo").arg(&files[1]).status().unwrap().success());
+    served.mirror.scrub(None, &tokio::runtime::Handle::current());
+    until("scrubbed", || served.mirror.scrubbing().is_some_and(|scrub| scrub.is_over)).await;
+    let mut scrub = served.mirror.scrubbing().unwrap();
+    scrub.missing.sort();
+    let mut missing = made.layers[..2].to_vec();
+    missing.sort();
+    assert_eq!((&scrub.missing, scrub.corrupt.len(), &scrub.error), (&missing, 0, &None));
+    assert_eq!((scrub.blobs, scrub.of_blobs, scrub.bytes), (3, 3, before - 1_000_000));
+    assert_eq!(served.mirror.store().usage(now_utc()).unwrap().bytes, before - 1_000_000);
+    served.pull(APP, "1").await.unwrap();
+    assert_eq!(made.layers.iter().map(|l| registry.asked_whole(APP, l)).collect::<Vec<_>>(), [2, 2, 1]);
+}
+
 /// A task that panics is dropped as one of a runtime that ends.
 #[tokio::test]
 async fn scrub_that_is_stopped_ends_with_an_error_and_another_can_begin() {

@@ -270,6 +270,7 @@ async fn scrubbing(State(images): State<Images>) -> Answer<Scrub> {
         bytes: Bytes(seen.bytes),
         of_bytes: Bytes(seen.of_bytes),
         corrupt: seen.corrupt.iter().map(ToString::to_string).collect(),
+        missing: seen.missing.iter().map(ToString::to_string).collect(),
         is_over: seen.is_over,
         error: seen.error,
     }))

@@ -17,7 +17,7 @@ use tokio::sync::broadcast;
 
 use super::{
     Fingerprint, Inner, Opened, State, Store, StoreError,
-    layout::{Layout, io_error, list},
+    layout::{Layout, io_error, list, open_file},
 };
 use crate::{
     Digest, Utc,
@@ -49,6 +49,16 @@ pub(crate) struct Check {
     at: u64,
     /// The read goes to the disk, not to the page cache.
     is_of_disk: bool,
+}
+
+/// How a check begins.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    Check(Check),
+    /// It left since it was listed.
+    Left,
+    /// Its file was taken away by another program.
+    Missing,
 }
 
 impl Check {
@@ -124,19 +134,37 @@ impl Store {
         }
     }
 
-    /// Begins to hash a blob, as the disk has it, without counting a hit. `None`: it is not here.
+    /// Begins to hash a blob, as the disk has it, without counting a hit.
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub(crate) fn check(&self, digest: &Digest) -> Result<Option<Check>, StoreError> {
+    pub(crate) fn check(&self, digest: &Digest) -> Result<Begun, StoreError> {
         let path = self.inner.layout.blob(digest);
         let cannot = || io_error("open", &path);
-        let file = match File::open(&path) {
-            Err(e) if is_gone(&e) => return Ok(None),
+        let file = match open_file(&path) {
+            Err(e) if is_gone(&e) => return self.missed(digest),
             file => file.map_err(cannot())?,
         };
         let fingerprint = Fingerprint::of(&file).map_err(cannot())?;
-        Ok(Some(Check::of(digest, &Arc::new(file), fingerprint, true)))
+        Ok(Begun::Check(Check::of(digest, &Arc::new(file), fingerprint, true)))
+    }
+
+    /// Forgets a blob whose file is not there. Of a shared directory another node may have evicted it.
+    fn missed(&self, digest: &Digest) -> Result<Begun, StoreError> {
+        let mut state = self.lock();
+        if !state.blobs.contains_key(digest) || self.inner.layout.blob(digest).is_file() {
+            return Ok(Begun::Left);
+        }
+        state.forget(digest);
+        if self.is_shared() {
+            return Ok(Begun::Left);
+        }
+        tracing::warn!("the file of {digest} is missing: fetched again when asked for");
+        self.inner.drop_sources(digest);
+        if state.manifests.contains_key(digest) {
+            self.inner.drop_manifest(&mut state, digest)?;
+        }
+        Ok(Begun::Missing)
     }
 
     /// The end of a check: what is right is believed again for a while, what is wrong is taken away.
@@ -280,9 +308,9 @@ pub(super) fn is_lost(e: &io::Error) -> bool {
     e.raw_os_error() == Some(nix::libc::EIO)
 }
 
-/// Another node has taken it away.
-fn is_gone(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ESTALE))
+/// Another node or program has taken it away.
+pub(super) fn is_gone(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(nix::libc::ESTALE)
 }
 
 /// The node that checks a blob: the one with the largest hash (rendezvous hashing). A node that

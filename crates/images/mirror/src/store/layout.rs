@@ -431,6 +431,15 @@ fn take(lock: &Path) -> Result<Result<Flock<File>, Errno>, StoreError> {
     Ok(Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno))
 }
 
+/// Opens a blob to read it. What is no file is as if it were not there: a pipe would wait for a writer.
+pub(super) fn open_file(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
 /// The entries of a directory; none if it is not there.
 pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let entries = match fs::read_dir(dir) {

@@ -27,7 +27,7 @@ mod unread_tests;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    fs::{File, FileTimes},
+    fs::{File, FileTimes, Metadata},
     io,
     os::unix::fs::MetadataExt,
     path::Path,
@@ -40,11 +40,13 @@ use tokio::sync::broadcast;
 use crate::{Digest, Source, Utc, now_utc};
 
 use bounds::on_disk;
+pub(crate) use check::Begun;
 pub use check::ScrubBatch;
+use check::is_gone;
 use index::Manifests;
 pub(crate) use layout::MAX_PIN;
 pub use layout::StoreError;
-use layout::{Layout, io_error};
+use layout::{Layout, io_error, open_file};
 pub use part::PartWriter;
 use policy::Order;
 use refs::{Extent, Repo};
@@ -341,7 +343,7 @@ impl Store {
         let mut found = Vec::new();
         for (digest, path) in layout.blobs()? {
             // Another node may have taken it away.
-            let Ok(meta) = std::fs::metadata(&path) else { continue };
+            let Some(meta) = std::fs::metadata(&path).ok().filter(Metadata::is_file) else { continue };
             let times = [meta.accessed(), meta.modified()].map(|t| t.map_or(Utc::MIN, Utc::from));
             found.push((times[0].max(times[1]), times[1], digest, meta.len()));
         }
@@ -389,9 +391,9 @@ impl Store {
             return Ok(None);
         }
         let path = self.inner.layout.blob(digest);
-        let file = match File::open(&path) {
+        let file = match open_file(&path) {
             Ok(file) => file,
-            Err(e) if matches!(e.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ESTALE)) => {
+            Err(e) if is_gone(&e) => {
                 state.forget(digest);
                 return Ok(None);
             }

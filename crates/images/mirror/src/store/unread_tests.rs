@@ -146,7 +146,7 @@ fn scrub_of_a_blob_that_cannot_be_read_fails_and_takes_nothing_away() {
     let site = Site::new();
     let a = &site.nodes[0];
     site.fail();
-    let mut check = a.check(&site.digest).unwrap().unwrap();
+    let Begun::Check(mut check) = a.check(&site.digest).unwrap() else { panic!("it is not here") };
     let why = check.stretch(SIZE).unwrap_err();
     let told = a.unreadable(&check, why).unwrap_err();
     assert!(

@@ -68,7 +68,7 @@ const SCRUB_EXAMPLES: &str = "Examples:
 
 Whatever is not what its digest says is removed, and fetched again when it is
 asked for. The cache does this by itself, slowly, every `scrub_days`. Exits
-with 1 if something was wrong.";
+with 1 if something was wrong or missing.";
 
 #[derive(Debug, Args)]
 #[command(after_help = SCRUB_EXAMPLES)]
@@ -294,12 +294,21 @@ pub(super) fn scrub(args: &ScrubArgs, session: &mut Session<'_>) -> anyhow::Resu
         for digest in &state.corrupt {
             writeln!(out, "{digest} was not what it is called: removed")?;
         }
-        writeln!(out, "{} blobs checked, {}; {} wrong", state.blobs, state.bytes, state.corrupt.len())
+        for digest in &state.missing {
+            writeln!(out, "{digest} has lost its file: fetched again when asked for")?;
+        }
+        let (wrong, missing) = (state.corrupt.len(), state.missing.len());
+        write!(out, "{} blobs checked, {}; {wrong} wrong", state.blobs, state.bytes)?;
+        if missing > 0 {
+            write!(out, ", {missing} missing")?;
+        }
+        writeln!(out)
     })?;
     if let Some(why) = &state.error {
         anyhow::bail!("cannot check all: {why}");
     }
-    Ok(if state.corrupt.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_right = state.corrupt.is_empty() && state.missing.is_empty();
+    Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 pub(super) fn serve(args: &ServeArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode> {
