@@ -90,6 +90,8 @@ impl Store {
         let mut extra = earlier.as_ref().map_or(0, |(_, length)| *length);
         let mut state = self.lock();
         state.check_mark(digest, mark)?;
+        // Room for a blob is not made of its image's manifest.
+        let manifests = state.hold_manifests(digest);
         self.inner.expect_images(&mut state, digest, now);
         if self.is_shared() {
             // An expected blob counts once for all nodes: now it is this one's.
@@ -109,6 +111,7 @@ impl Store {
         let reservation =
             Reservation { size: both, fence, mark, written: Arc::clone(&written), expires: None };
         state.reserve(digest.clone(), reservation);
+        drop(manifests);
         let claimed = self.inner.claim(&mut state, 0, now);
         drop(state);
         if let Err(e) = claimed {

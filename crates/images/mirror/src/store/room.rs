@@ -100,6 +100,17 @@ impl State {
         parts
     }
 
+    /// The manifests of which room is set aside for a part.
+    fn fetched(&self) -> HashSet<Digest> {
+        self.reserved.keys().flat_map(|part| self.manifests.naming(part)).cloned().collect()
+    }
+
+    /// Keeps the manifests that name a blob from being evicted.
+    pub(super) fn hold_manifests(&self, blob: &Digest) -> Vec<Arc<()>> {
+        let manifests = self.manifests.naming(blob).filter_map(|manifest| self.blobs.get(manifest));
+        manifests.map(|manifest| Arc::clone(&manifest.readers)).collect()
+    }
+
     /// Bytes of what was taken away and is on the disk still.
     fn thrown(&self) -> u64 {
         self.others.as_ref().map_or(0, |others| others.thrown)
@@ -227,8 +238,8 @@ impl Inner {
         if fits(state, budget.part(budget.high), state.thrown())? {
             return Ok(());
         }
-        let evicted = self.evict(state, now, &|state| fits(state, budget.part(budget.low), 0));
         let is_enough = |state: &State| fits(state, budget.bytes, state.thrown());
+        let evicted = self.evict(state, now, &|state| fits(state, budget.part(budget.low), 0), &is_enough);
         self.empty_trash(state, now, &is_enough)?;
         if is_enough(state)? {
             return Ok(());
@@ -239,7 +250,8 @@ impl Inner {
     }
 
     /// Evicts until `enough`, or until nothing is left that may go. Blobs that other nodes have too
-    /// go first. Manifests go last: they are small, and tell which blobs belong together.
+    /// go first. Manifests go last: they are small, and tell which blobs belong together. They go
+    /// until there is what is `needed`, and stay while a blob of theirs is fetched.
     ///
     /// # Errors
     /// The first removal that failed, unless it is `enough` without. The others were tried all the same.
@@ -248,15 +260,20 @@ impl Inner {
         state: &mut State,
         now: Utc,
         enough: &dyn Fn(&State) -> Result<bool, StoreError>,
+        needed: &dyn Fn(&State) -> Result<bool, StoreError>,
     ) -> Result<u64, StoreError> {
         let mut passed = state.protected();
         let (mut freed, mut failed, mut failures) = (0, None, 0);
         for (copies_only, manifests_too) in [(true, false), (false, false), (false, true)] {
-            while failures < MAX_FAILURES && !enough(state)? {
+            let (until, fetched) = match manifests_too {
+                true => (needed, state.fetched()),
+                false => (enough, HashSet::new()),
+            };
+            while failures < MAX_FAILURES && !until(state)? {
                 let blobs = &state.blobs;
                 let is_held = |digest: &Digest| {
                     blobs.get(digest).is_none_or(|blob| {
-                        (blob.is_manifest && !manifests_too)
+                        (blob.is_manifest && (!manifests_too || fetched.contains(digest)))
                             || (copies_only && !blob.is_copy)
                             || self.is_held(blob, digest, &passed, now)
                     })
@@ -371,7 +388,8 @@ impl Store {
         let mut state = self.lock();
         state.expire(now);
         self.inner.look_around(&mut state, now)?;
-        let mut freed = self.inner.evict(&mut state, now, &|state| Ok(state.used <= bytes))?;
+        let is_done = |state: &State| Ok(state.used <= bytes);
+        let mut freed = self.inner.evict(&mut state, now, &is_done, &is_done)?;
         let before = state.used;
         self.inner.forget_repos(&mut state, &|state| state.used <= bytes, false, now)?;
         freed += before - state.used;

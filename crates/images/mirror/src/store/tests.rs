@@ -199,6 +199,35 @@ fn pin_that_cannot_be_written_is_not_in_force_and_can_be_tried_again() {
     assert_eq!(open(dir.path(), MIB).0.pins(), ["acme/b:1"]);
 }
 
+/// Above the upper mark all may go down to the lower one but manifests, which take no room to speak of.
+#[test]
+fn manifest_of_an_image_that_fits_stays_while_it_is_fetched() {
+    for layers in [[7 * MIB + MIB / 2, 1000], [4 * MIB, 5 * MIB]] {
+        let dir = tempfile::tempdir().unwrap();
+        let budget = Budget { young: Duration::ZERO, ..Budget::of(16 * MIB) };
+        let at = Utc::from_unix_millis(0);
+        let (store, _) = Store::open(dir.path(), budget, PolicyKind::Lru, at).unwrap();
+        let [config, layer] = [keep(&store, 1, 10), keep(&store, 2, 8 * MIB)];
+        image(&store, "acme/pinned", &[(&config, 10), (&layer, 8 * MIB)]);
+        store.pin("*acme/pinned:1", true).unwrap();
+        let bytes = layers.map(|size| vec![3; usize::try_from(size).unwrap()]);
+        let parts = [0, 1].map(|n| (digest(&bytes[n]), layers[n]));
+        let (of, _) = image(&store, "acme/new", &[(&parts[1].0, layers[1]), (&parts[0].0, layers[0])]);
+        let crate::Reference::Tag(tag) = &of.reference else { unreachable!() };
+        let manifest = store.tag(&of.source, tag).unwrap().digest;
+        store.announce(&manifest, at);
+        let mut read = Vec::new();
+        for (bytes, (digest, size)) in bytes.iter().zip(&parts) {
+            let Ok(mut part) = store.begin(digest, *size, 1, at) else { continue };
+            part.write(bytes).unwrap();
+            part.finish(at).unwrap();
+            read.push(store.open_blob(digest, at).unwrap());
+        }
+        assert!(store.has(&parts[0].0) && store.has(&layer), "{layers:?}");
+        assert_eq!(store.images().len(), 2, "{layers:?}");
+    }
+}
+
 #[test]
 fn part_that_cannot_be_read_is_fetched_again() {
     let dir = tempfile::tempdir().unwrap();
