@@ -57,3 +57,20 @@ async fn a_blob_that_went_bad_never_reaches_its_end_while_it_is_checked() {
     assert!(got <= SIZE - 4096, "{got} bytes came");
     assert!(!node.mirror.store().has(&made.layers[0]));
 }
+
+/// Its agent opens another then.
+#[tokio::test]
+async fn mirror_ends_when_its_directory_is_removed_and_pulls_go_on_until_then() {
+    let (registry, served, dir) = support::pair().await;
+    let made = registry.image(APP, "1", 1, &[300_000]);
+    let listener = served.mirror.listen().unwrap();
+    let serving = served.mirror.clone();
+    let serving = tokio::spawn(async move { serving.serve(listener).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    std::fs::remove_dir_all(dir.path().join("store")).unwrap();
+    served.pull(APP, "1").await.unwrap();
+    assert!(!dir.path().join("store").exists());
+    assert_eq!(registry.asked_whole(APP, &made.layers[0]), 1);
+    let end = tokio::time::timeout(Duration::from_secs(30), serving).await.unwrap().unwrap();
+    assert!(end.unwrap_err().to_string().contains("was removed or replaced"));
+}

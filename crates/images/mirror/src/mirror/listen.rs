@@ -29,7 +29,7 @@ use super::{
 use crate::{
     coordination::{Nodes, SiteEvent},
     now_utc,
-    store::Store,
+    store::{Store, StoreError},
 };
 
 /// Between two times of work that is done now and then.
@@ -87,7 +87,7 @@ impl Mirror {
     /// Serves clients, and looks after the store. To stop, drop the future.
     ///
     /// # Errors
-    /// The listener cannot be used in this runtime.
+    /// The listener cannot be used in this runtime, or another program has removed the store.
     pub async fn serve(&self, listener: StdListener) -> io::Result<()> {
         let listener = TcpListener::from_std(listener)?;
         let connections = Arc::<Connections>::default();
@@ -102,31 +102,37 @@ impl Mirror {
         };
         let tick = async {
             loop {
-                self.maintain().await;
+                self.maintain().await?;
                 sleep(TEND).await;
             }
         };
         tokio::select! {
             () = self.accept(&listener, &connections, Asks::Client) => Ok(()),
             end = peers => end,
-            () = tick => Ok(()),
+            end = tick => end,
             () = self.scrub_in_background() => Ok(()),
             () = self.hear_doubts() => Ok(()),
         }
     }
 
     /// Periodic work: the store's own, and the messages between the nodes of a site.
-    async fn maintain(&self) {
+    ///
+    /// # Errors
+    /// [`StoreError::Replaced`]: nothing can be kept until it is opened again.
+    async fn maintain(&self) -> io::Result<()> {
         let (store, coordination) = (self.inner.store.clone(), &self.inner.coordination);
         let ticking = tokio::task::spawn_blocking(move || (store.tick(now_utc()), store.take_gone()));
-        let Ok((ticked, gone)) = ticking.await else { return };
-        if let Err(e) = ticked {
-            tracing::warn!("{}", weir_units::chain(&e));
+        let Ok((ticked, gone)) = ticking.await else { return Ok(()) };
+        match ticked {
+            Err(e @ StoreError::Replaced { .. }) => return Err(io::Error::other(e)),
+            Err(e) => tracing::warn!("{}", weir_units::chain(&e)),
+            Ok(()) => {}
         }
         for digest in gone {
             let _ = coordination.publish_event(&SiteEvent::Evicted(digest)).await;
         }
         self.ask_site().await;
+        Ok(())
     }
 
     /// Tells the site what is in use here, and asks who is there.

@@ -105,6 +105,18 @@ pub enum StoreError {
         /// The name.
         node: String,
     },
+    /// Another program has removed the directory, or put another in its place.
+    #[error(
+        "cannot use {} as the image store any more: its `{}` was removed or replaced, so another weir may have it; \
+         restart this weir",
+        path.display(), lock.display()
+    )]
+    Replaced {
+        /// The directory.
+        path: PathBuf,
+        /// The file that tells.
+        lock: PathBuf,
+    },
     /// There is no room, and nothing that may go.
     #[error(
         "no room for {need} bytes: {used} of {budget} are used, {free} are free on the file system, and the rest is in use or pinned"
@@ -212,8 +224,8 @@ pub(super) struct Layout {
     /// The files of each node.
     node: String,
     is_shared: bool,
-    /// Of the process that uses it, or that is this node; none if its file system has no locks.
-    _lock: Option<Flock<File>>,
+    /// Of the process that uses it, or that is this node.
+    lock: Lock,
 }
 
 impl Layout {
@@ -248,10 +260,10 @@ impl Layout {
         }
         let (name, is_shared) = (node.unwrap_or("only").to_owned(), node.is_some());
         let lock = match node {
-            None => Some(hold(root)?),
+            None => hold(root)?,
             Some(node) => hold_node(root, node)?,
         };
-        let layout = Layout { root: root.to_owned(), node: name, is_shared, _lock: lock };
+        let layout = Layout { root: root.to_owned(), node: name, is_shared, lock };
         for dir in ["blobs/sha256", "blobs/sha512", "part", "refs", "trash", "order", "checked", "sources"] {
             layout.make_dir(&root.join(dir))?;
         }
@@ -295,8 +307,42 @@ impl Layout {
         self.parts(&name.digest).join(name.to_string())
     }
 
+    /// Makes a directory of the store, and those above it, but not the store itself.
     pub(super) fn make_dir(&self, path: &Path) -> Result<(), StoreError> {
-        fs::create_dir_all(path).map_err(io_error("make the directory", path))
+        self.check_lock()?;
+        self.make_below(path).map_err(io_error("make the directory", path))
+    }
+
+    fn make_below(&self, path: &Path) -> io::Result<()> {
+        let parent = path.parent().filter(|_| path != self.root);
+        let made = match (fs::create_dir(path), parent) {
+            (Err(e), Some(parent)) if e.kind() == io::ErrorKind::NotFound && parent != self.root => {
+                self.make_below(parent)?;
+                fs::create_dir(path)
+            }
+            (made, _) => made,
+        };
+        match made {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made,
+        }
+    }
+
+    /// Whether the directory is still the one that this process has. Of a shared one file numbers may change.
+    ///
+    /// # Errors
+    /// [`StoreError::Replaced`], [`StoreError::Io`].
+    pub(super) fn check_lock(&self) -> Result<(), StoreError> {
+        let Lock { path, number, .. } = &self.lock;
+        let is_there = match fs::metadata(path) {
+            Ok(meta) => self.is_shared || (meta.dev(), meta.ino()) == *number,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+            Err(e) => return Err(io_error("look at", path)(e)),
+        };
+        match is_there {
+            true => Ok(()),
+            false => Err(StoreError::Replaced { path: self.root.clone(), lock: path.clone() }),
+        }
     }
 
     /// A small file, whole or not at all, also after a crash.
@@ -388,47 +434,61 @@ impl Layout {
     }
 }
 
+/// The file that the process has locked to which a store belongs.
+#[derive(Debug)]
+struct Lock {
+    path: PathBuf,
+    /// Its device and inode.
+    number: (u64, u64),
+    /// None if its file system has no locks.
+    _held: Option<Flock<File>>,
+}
+
 /// Keeps other processes of this machine away.
-fn hold(root: &Path) -> Result<Flock<File>, StoreError> {
-    let lock = root.join("lock");
-    take(&lock)?.map_err(|errno| match errno {
-        Errno::EWOULDBLOCK => StoreError::InUse(root.to_owned()),
-        errno => io_error("lock", &lock)(errno.into()),
-    })
+fn hold(root: &Path) -> Result<Lock, StoreError> {
+    let path = root.join("lock");
+    let (number, held) = take(&path)?;
+    match held {
+        Ok(held) => Ok(Lock { path, number, _held: Some(held) }),
+        Err(Errno::EWOULDBLOCK) => Err(StoreError::InUse(root.to_owned())),
+        Err(errno) => Err(io_error("lock", &path)(errno.into())),
+    }
 }
 
 /// Keeps other processes away that call themselves this node, on other machines too. The kernel gives the lock back
 /// when its process ends in any way.
-fn hold_node(root: &Path, node: &str) -> Result<Option<Flock<File>>, StoreError> {
+fn hold_node(root: &Path, node: &str) -> Result<Lock, StoreError> {
     let claims = root.join("claims");
     fs::create_dir_all(&claims).map_err(io_error("make the directory", &claims))?;
-    let lock = claims.join(format!(".lock-{node}"));
-    match take(&lock)? {
-        Ok(held) => Ok(Some(held)),
+    let path = claims.join(format!(".lock-{node}"));
+    let (number, held) = take(&path)?;
+    match held {
+        Ok(held) => Ok(Lock { path, number, _held: Some(held) }),
         Err(Errno::EWOULDBLOCK) => {
             Err(StoreError::NodeInUse { path: root.to_owned(), node: node.to_owned() })
         }
         Err(errno @ (Errno::ENOLCK | Errno::ENOSYS | Errno::EOPNOTSUPP)) => {
-            tracing::warn!(
-                "cannot lock {}: {errno}; a second node {node} would not be noticed",
-                lock.display()
-            );
-            Ok(None)
+            tracing::warn!("cannot lock {}: {errno}; a second node {node} is not noticed", path.display());
+            Ok(Lock { path, number, _held: None })
         }
-        Err(errno) => Err(io_error("lock", &lock)(errno.into())),
+        Err(errno) => Err(io_error("lock", &path)(errno.into())),
     }
 }
 
-/// Tries to lock a file. Answers why the system refuses.
-fn take(lock: &Path) -> Result<Result<Flock<File>, Errno>, StoreError> {
+type Taken = Result<Flock<File>, Errno>;
+
+/// Tries to lock a file. Answers which it is, and why the system refuses.
+fn take(path: &Path) -> Result<((u64, u64), Taken), StoreError> {
     let file = File::options()
         .create(true)
         .truncate(false)
         .write(true)
         .mode(0o600)
-        .open(lock)
-        .map_err(io_error("open", lock))?;
-    Ok(Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno))
+        .open(path)
+        .map_err(io_error("open", path))?;
+    let meta = file.metadata().map_err(io_error("look at", path))?;
+    let held = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno);
+    Ok(((meta.dev(), meta.ino()), held))
 }
 
 /// Opens a blob to read it. What is no file is as if it were not there: a pipe would wait for a writer.

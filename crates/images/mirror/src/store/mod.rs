@@ -515,8 +515,9 @@ impl Store {
     /// Periodic work: downloads that were not continued go.
     ///
     /// # Errors
-    /// [`StoreError::Io`].
+    /// [`StoreError::Replaced`]: it is to be opened again. [`StoreError::Io`].
     pub fn tick(&self, now: Utc) -> Result<(), StoreError> {
+        self.inner.layout.check_lock()?;
         let mut state = self.lock();
         state.open_after_evict.retain(|(_, reader)| reader.strong_count() > 0);
         state.expire(now);

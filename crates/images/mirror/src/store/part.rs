@@ -82,6 +82,7 @@ impl Store {
         if self.is_too_big(size) {
             return Err(StoreError::TooBig { size, budget: self.inner.budget.bytes });
         }
+        self.inner.layout.check_lock()?;
         let node = self.inner.layout.node().to_owned();
         let name = PartName { digest: digest.clone(), fence, size, mark, node };
         self.lock().check_mark(digest, mark)?;

@@ -228,6 +228,28 @@ fn manifest_of_an_image_that_fits_stays_while_it_is_fetched() {
     }
 }
 
+/// Made again without its lock, a second process could take it, and each would have a budget.
+#[test]
+fn store_whose_directory_was_removed_or_replaced_is_not_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("store");
+    for is_remade in [false, true] {
+        let (store, _) = open(&root, MIB);
+        let kept = keep(&store, 1, 100);
+        std::fs::remove_dir_all(&root).unwrap();
+        let second = is_remade.then(|| open(&root, MIB));
+        let put = store.put(&digest(&[2; 100]), &[2; 100], 1, now_utc());
+        assert!(matches!(put, Err(StoreError::Replaced { .. })), "{put:?}");
+        assert!(matches!(store.tick(now_utc()), Err(StoreError::Replaced { .. })));
+        assert_eq!(root.exists(), is_remade);
+        // What was here is not served from another's directory.
+        assert!(store.open_blob(&kept, now_utc()).unwrap().is_none());
+        if let Some((second, _)) = second {
+            assert_eq!(second.usage(now_utc()).unwrap().blobs, 0);
+        }
+    }
+}
+
 #[test]
 fn part_that_cannot_be_read_is_fetched_again() {
     let dir = tempfile::tempdir().unwrap();
