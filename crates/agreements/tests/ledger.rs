@@ -663,11 +663,8 @@ fn pending_offer_is_rejected_at_its_end_and_its_place_is_free() {
     assert!(matches!(pend(&mut ledger, "b", None), Err(Rejection::TooManyAgreements { .. })));
     assert_eq!(ledger.next_change(at(0)), Some(at(3)));
     assert_eq!(ledger.advance(at(2)), []);
-    let over = Change {
-        id: name("a"),
-        state: AgreementState::Rejected,
-        service_state: ServiceState::Completed,
-    };
+    let over =
+        Change { id: name("a"), state: AgreementState::Rejected, service_state: ServiceState::Completed };
     assert_eq!(ledger.advance(at(3)), [over]);
     assert_eq!(ledger.next_change(at(0)), None);
 

@@ -216,8 +216,8 @@ fn offer_that_no_one_decides_is_rejected_at_its_end_also_after_a_restart() {
     agreements.settle(store, moment(4).utc);
     let told = agreements.happened();
     assert_eq!(
-        (told.len(), told[0].what, told[0].id.as_ref()),
-        (1, EventKind::AgreementRejected, Some(&one))
+        (told.len(), &told[0].what, told[0].id.as_ref()),
+        (1, &EventKind::AgreementRejected, Some(&one))
     );
     assert!(told[0].detail.starts_with("no decision came before its end: acme has 20mbit"), "{told:?}");
 
