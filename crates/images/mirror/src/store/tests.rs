@@ -201,8 +201,8 @@ fn pin_that_cannot_be_written_is_not_in_force_and_can_be_tried_again() {
 
 /// Above the upper mark all may go down to the lower one but manifests, which take no room to speak of.
 #[test]
-fn manifest_of_an_image_that_fits_stays_while_it_is_fetched() {
-    for layers in [[7 * MIB + MIB / 2, 1000], [4 * MIB, 5 * MIB]] {
+fn manifests_stay_if_the_new_blob_fits_and_while_their_image_is_fetched() {
+    for (layers, fits) in [([7 * MIB + MIB / 2, 1000], true), ([4 * MIB, 5 * MIB], false)] {
         let dir = tempfile::tempdir().unwrap();
         let budget = Budget { young: Duration::ZERO, ..Budget::of(16 * MIB) };
         let at = Utc::from_unix_millis(0);
@@ -210,6 +210,8 @@ fn manifest_of_an_image_that_fits_stays_while_it_is_fetched() {
         let [config, layer] = [keep(&store, 1, 10), keep(&store, 2, 8 * MIB)];
         image(&store, "acme/pinned", &[(&config, 10), (&layer, 8 * MIB)]);
         store.pin("*acme/pinned:1", true).unwrap();
+        let absent = digest(b"absent");
+        image(&store, "acme/other", &[(&absent, 10)]);
         let bytes = layers.map(|size| vec![3; usize::try_from(size).unwrap()]);
         let parts = [0, 1].map(|n| (digest(&bytes[n]), layers[n]));
         let (of, _) = image(&store, "acme/new", &[(&parts[1].0, layers[1]), (&parts[0].0, layers[0])]);
@@ -224,7 +226,9 @@ fn manifest_of_an_image_that_fits_stays_while_it_is_fetched() {
             read.push(store.open_blob(digest, at).unwrap());
         }
         assert!(store.has(&parts[0].0) && store.has(&layer), "{layers:?}");
-        assert_eq!(store.images().len(), 2, "{layers:?}");
+        let wanted = ["new", "other", "pinned"].into_iter().filter(|name| fits || *name != "other");
+        let wanted: Vec<_> = wanted.map(|name| format!("docker.io/acme/{name}:1")).collect();
+        assert_eq!(store.images().into_iter().map(|i| i.image).collect::<Vec<_>>(), wanted, "{layers:?}");
     }
 }
 
