@@ -111,7 +111,7 @@ fn reserve() -> io::Result<()> {
     files.map(drop)
 }
 
-/// What classes are found by.
+/// The node on which classes are looked for.
 struct Node<'a> {
     config: &'a Config,
     links: &'a [Link],

@@ -23,7 +23,7 @@ pub(super) struct Accepted {
     congestion: Rules,
 }
 
-/// A configuration that is accepted, with the parts that it makes anew.
+/// An accepted configuration, and the parts that are made from it.
 struct Prepared {
     /// The configuration without capacities that are set by hand.
     file: Config,

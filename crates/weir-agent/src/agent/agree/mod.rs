@@ -122,7 +122,7 @@ impl Agreements {
     /// section.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// The database cannot be read.
     pub fn open(config: &Config, store: &Store, now: Utc) -> Result<Option<Agreements>, StoreError> {
         let Some(rules) = config.agreements.clone() else {
             let left = store.agreements()?.agreements;

@@ -85,7 +85,7 @@ impl<'a> Siblings<'a> {
         self.all.iter().filter(|(.., is_active)| *is_active).map(|(key, entry, _)| (*key, *entry))
     }
 
-    /// What the class has by weight alone.
+    /// The class's rate by weight alone, in words.
     fn explain_weight(&self, key: &ClassKey, entry: &ClassEntry) -> String {
         let weight_of = |entry: &ClassEntry| u64::from(entry.effective.policy.weight().get());
         let sharing = self.all.iter().filter(|(k, _, is_active)| *is_active || *k == key);
@@ -209,7 +209,7 @@ impl Agent {
         [follows, set, charged].into_iter().flatten().collect()
     }
 
-    /// What a class that is here sends, and what became of it.
+    /// The traffic of a class that is here, in words.
     fn explain_traffic(&self, entry: &ClassEntry, class: &Class) -> Vec<String> {
         let mut reasons = Vec::new();
         if let Some(min) = entry.effective.policy.min() {

@@ -55,7 +55,7 @@ impl Agent {
         }
     }
 
-    /// What does not work as it is configured, in sentences.
+    /// The faults that limit what is configured, in sentences.
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.sources.warnings().to_vec();
         warnings.extend(self.datapath.unswept.clone());

@@ -61,9 +61,9 @@ fn whole_round(borrowers: &[Borrower], lent: u64, most: u64) -> u64 {
 struct Lending<'a> {
     plan: &'a Plan<'a>,
     rates: &'a [u64],
-    /// What each group's target lacks, and what the targets of its members that take all lack, bit/s.
+    /// The rate that each group's target lacks, and the sum that its members that take all lack, bit/s.
     of_group: Vec<(u64, u64)>,
-    /// What is lent in all, bit/s.
+    /// The rate that is lent in all, bit/s.
     lent: u64,
     /// The targets of members that take all, bit/s, and their weights.
     taken: (u64, u64),
@@ -121,7 +121,7 @@ impl<'a> Lending<'a> {
         part(rest, self.lent, self.lent - rest)
     }
 
-    /// The round in bytes after which a class's turn would end early: one below its ceiling that would send above it
+    /// The round in bytes at which a class's turn would end early. A class below its ceiling that would send above it
     /// for all of its turn loses the rest of the turn.
     fn turns_end(&self, m: &Member, rate: u64) -> Option<u128> {
         let shape = self.plan.shape;
@@ -132,7 +132,7 @@ impl<'a> Lending<'a> {
     }
 }
 
-/// What a class's target lacks.
+/// The rate that a class's target lacks.
 fn lacks(m: &Member, rate: u64) -> u64 {
     m.target.0.saturating_sub(rate)
 }

@@ -109,7 +109,7 @@ fn lent_floor(packet: u64, floor: u64) -> u64 {
     if packet > 0 { floor / LENT_FLOOR } else { 0 }
 }
 
-/// What the terms of classes and groups are made from.
+/// The basis of the terms of all classes and groups.
 struct Claims<'a> {
     plan: &'a Plan<'a>,
     packets: &'a Packets,
