@@ -1,8 +1,11 @@
 //! Images fetched before anybody asks for them.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -12,13 +15,15 @@ use crate::{
     Image, Mirror, Reference, Source,
     download::{Held, Progress},
     jobs::{JOBS_CAPACITY, Job, Warming, Working},
-    manifest::{Manifest, Part},
+    manifest::{Child, Manifest, Part},
     mirror::Asker,
-    upstream::Fault,
 };
 
 /// The blobs of an image that are fetched at once, as Docker does: each waits for its registry and for the disk.
 const AT_ONCE: usize = 3;
+
+/// The most manifests that are read in search of one platform's.
+const MAX_INDEXES: usize = 16;
 
 impl Mirror {
     /// Begins to fetch an image; [`Mirror::warming`] tells how far it is.
@@ -65,28 +70,42 @@ impl Mirror {
 
     async fn fetch(&self, image: &Image, platform: &str, job: &Job) -> Result<(), String> {
         let asker = self.own(&image.source);
-        let text = |fault: Fault| fault.to_string();
-        let mut manifest = self.manifest(&image.source, &image.reference, &asker).await.map_err(text)?;
-        if let Manifest::Index(children) = &*manifest {
-            let wanted = children
-                .iter()
-                .find(|c| c.platform == platform || c.platform.starts_with(&format!("{platform}/")));
-            let Some(wanted) = wanted else {
-                let has: Vec<&str> = children
-                    .iter()
-                    .map(|c| c.platform.as_str())
-                    .filter(|p| !p.starts_with("unknown"))
-                    .collect();
-                return Err(format!("{image} is not for {platform}, but for {}", has.join(", ")));
-            };
-            let reference = Reference::Digest(wanted.part.digest.clone());
-            manifest = self.manifest(&image.source, &reference, &asker).await.map_err(text)?;
-        }
+        let manifest = self.image_of(image, platform, &asker).await?;
         let parts: Vec<Part> = manifest.parts().cloned().collect();
         job.total.store(parts.iter().map(|p| p.size).fold(0, u64::saturating_add), Ordering::Relaxed);
         let fetch = |part| self.fetch_part(&image.source, part, &asker, job);
         let each: Vec<_> = parts.iter().map(fetch).collect();
         stream::iter(each).buffer_unordered(AT_ONCE).try_collect().await
+    }
+
+    /// The manifest of an image for a platform. An index may name other indexes, which have no platform.
+    async fn image_of(&self, image: &Image, platform: &str, asker: &Asker) -> Result<Arc<Manifest>, String> {
+        let is_it = |child: &&Child| {
+            child.platform == platform || child.platform.starts_with(&format!("{platform}/"))
+        };
+        let of = |child: &Child| Reference::Digest(child.part.digest.clone());
+        // With each, whether an image there is the one that is wanted.
+        let mut left = VecDeque::from([(image.reference.clone(), true)]);
+        let mut has = Vec::new();
+        for _ in 0..MAX_INDEXES {
+            let Some((reference, is_wanted)) = left.pop_front() else { break };
+            let manifest =
+                self.manifest(&image.source, &reference, asker).await.map_err(|f| f.to_string())?;
+            let Manifest::Index(children) = &*manifest else {
+                if is_wanted {
+                    return Ok(manifest);
+                }
+                continue;
+            };
+            if let Some(child) = children.iter().find(is_it) {
+                left = [(of(child), true)].into();
+                continue;
+            }
+            left.extend(children.iter().filter(|c| c.platform.is_empty()).map(|child| (of(child), false)));
+            let platforms = children.iter().map(|child| child.platform.clone());
+            has.extend(platforms.filter(|p| !p.is_empty() && !p.starts_with("unknown")));
+        }
+        Err(format!("{image} is not for {platform}, but for {}", has.join(", ")))
     }
 
     /// Waits until a blob is here. A download that has ended is never joined again: each turn of the loop waits.

@@ -160,3 +160,42 @@ async fn sizes_that_cannot_be_added_end_a_warm_with_the_registrys_fault() {
         "{seen:?}"
     );
 }
+
+#[tokio::test]
+async fn image_of_an_index_in_an_index_is_warmed_and_listed_whole() {
+    let registry = Registry::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let given = support::settings(&dir.path().join("store"), vec![registry.settings("docker.io")]);
+    let node = Node::alone(&given, Duration::ZERO, support::timing());
+    let made = registry.image(APP, "one", 1, &[400_000, 30_000]);
+    let size = |tag: &str| registry.state.manifests.lock().unwrap()[&format!("{APP}/{tag}")].1.len();
+    let (inner, length) = registry.index(APP, "inner", &[(&made.manifest, size("one"), Some("amd64"))]);
+    let arm = registry.image(APP, "arm", 2, &[1000]);
+    let outer = [(&inner, length, None), (&arm.manifest, size("arm"), Some("arm64"))];
+    registry.index(APP, "1", &outer);
+    let warm = async |platform| {
+        let image = format!("docker.io/{APP}:1").parse().unwrap();
+        let id = node.mirror.warm(&image, platform, &node.runtime);
+        timeout(LIMIT, async {
+            loop {
+                let seen = node.mirror.warming(id).unwrap();
+                if seen.is_over {
+                    break seen;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await
+        .unwrap()
+    };
+    let seen = warm("linux/amd64").await;
+    assert_eq!((seen.error, seen.done), (None, seen.total));
+    assert!(made.layers.iter().chain([&made.config]).all(|blob| node.mirror.store().has(blob)));
+    let listed = node.mirror.store().images();
+    let present = listed[0].present;
+    assert_eq!((listed.len(), &*listed[0].image), (1, &*format!("docker.io/{APP}:1")));
+    assert!(present > 430_000 && present == listed[0].total, "{listed:?}");
+    assert_eq!(listed[0].platforms, ["linux/amd64"]);
+    let why = warm("linux/s390x").await.error.unwrap();
+    assert!(why.contains("but for linux/arm64, linux/amd64"), "{why}");
+}

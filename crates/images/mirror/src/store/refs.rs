@@ -1,7 +1,7 @@
 //! Records of repositories: tags, manifests and their types, pins.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
     fs,
     path::PathBuf,
     sync::Arc,
@@ -465,23 +465,29 @@ impl State {
     fn listed(&self, image: String, digest: &Digest, pinned: bool) -> Option<Listed> {
         let manifest = self.manifests.get(digest)?;
         let mut platforms = Vec::new();
-        let mut images = vec![(digest, manifest)];
-        if let Manifest::Index(children) = &**manifest {
-            for child in children {
-                if let Some(of) = self.manifests.get(&child.part.digest) {
-                    platforms.push(child.platform.clone());
-                    images.push((&child.part.digest, of));
-                }
-            }
-        }
+        let mut images = VecDeque::from([(digest, manifest)]);
         let mut seen = BTreeMap::new();
         let mut in_use = false;
-        for (digest, manifest) in images {
+        while let Some((digest, manifest)) = images.pop_front() {
             in_use |= self.in_use.contains(digest);
-            seen.insert(digest, self.blobs.get(digest).map_or(0, |b| b.size));
-            if let Manifest::Image { config, layers } = &**manifest {
-                in_use |= self.in_use.contains(&config.digest);
-                seen.extend(layers.iter().chain([config]).map(|part| (&part.digest, part.size)));
+            // An index may name one twice.
+            if seen.insert(digest, self.blobs.get(digest).map_or(0, |b| b.size)).is_some() {
+                continue;
+            }
+            match &**manifest {
+                Manifest::Index(children) => {
+                    for child in children {
+                        let Some(of) = self.manifests.get(&child.part.digest) else { continue };
+                        if !child.platform.is_empty() || matches!(&**of, Manifest::Image { .. }) {
+                            platforms.push(child.platform.clone());
+                        }
+                        images.push_back((&child.part.digest, of));
+                    }
+                }
+                Manifest::Image { config, layers } => {
+                    in_use |= self.in_use.contains(&config.digest);
+                    seen.extend(layers.iter().chain([config]).map(|part| (&part.digest, part.size)));
+                }
             }
         }
         let here = || seen.keys().filter_map(|digest| self.blobs.get(*digest));

@@ -189,6 +189,32 @@ impl Registry {
         TestImage { manifest, config, layers: layers.into_iter().map(|(digest, _)| digest).collect() }
     }
 
+    /// Makes an index of these manifests, each with a platform or none. Answers its digest and size.
+    pub(crate) fn index(
+        &self,
+        name: &str,
+        tag: &str,
+        of: &[(&Digest, usize, Option<&str>)],
+    ) -> (Digest, usize) {
+        let kind = "application/vnd.oci.image.index.v1+json";
+        let child = |(digest, size, architecture): &(&Digest, usize, Option<&str>)| {
+            let mut child = serde_json::json!({ "mediaType": kind, "digest": digest, "size": size });
+            if let Some(architecture) = architecture {
+                child["platform"] = serde_json::json!({ "os": "linux", "architecture": architecture });
+            }
+            child
+        };
+        let manifests: Vec<_> = of.iter().map(child).collect();
+        let text = serde_json::json!({ "schemaVersion": 2, "mediaType": kind, "manifests": manifests });
+        let bytes = Bytes::from(text.to_string());
+        let index = digest(&bytes);
+        let mut manifests = self.state.manifests.lock().unwrap();
+        for reference in [tag.to_owned(), index.to_string()] {
+            manifests.insert(format!("{name}/{reference}"), (kind.to_owned(), bytes.clone()));
+        }
+        (index, bytes.len())
+    }
+
     pub(crate) fn trouble(&self, trouble: RegistryFault) {
         self.state.blob_troubles.lock().unwrap().push_back(trouble);
     }
