@@ -9,7 +9,8 @@ use hyper::{
 
 use crate::Utc;
 
-/// A date says whole seconds, so one that is now or past may mean the next second.
+/// A date says whole seconds, so one that is now or past may mean the next second. A registry that wants no requests now
+/// and names no pause gets one too.
 const LEAST: Duration = Duration::from_secs(1);
 
 /// The time until a registry may be asked again; none if it does not say.
@@ -23,7 +24,7 @@ pub(super) fn after(headers: &HeaderMap, now: Utc) -> Option<Duration> {
     let asked = text(header::RETRY_AFTER)?;
     // A number that is too large for the type is longer than any pause.
     if !asked.is_empty() && asked.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Some(Duration::from_secs(asked.parse().unwrap_or(u64::MAX)));
+        return Some(Duration::from_secs(asked.parse().unwrap_or(u64::MAX)).max(LEAST));
     }
     let sent = text(header::DATE).and_then(date).unwrap_or(now);
     Some(date(asked)?.since(sent).max(LEAST))
@@ -49,7 +50,7 @@ mod tests {
     fn pause_is_read_in_seconds_and_in_each_form_of_a_date() {
         for (text, pause) in [
             ("120", 120),
-            (" 0 ", 0),
+            (" 0 ", 1),
             ("99999999999999999999999", u64::MAX),
             ("Sun, 06 Nov 1994 08:51:37 GMT", 120),
             ("Sunday, 06-Nov-94 08:51:37 GMT", 120),
