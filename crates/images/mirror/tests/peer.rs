@@ -2,15 +2,19 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::{
+    os::unix::fs::PermissionsExt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures_util::future::join_all;
 use support::{
     Puller, RegistryFault, digest,
-    site::{APP, Cluster, file_of, files, rot},
+    site::{APP, Cluster, file_of, files, rot, write_secret},
 };
 use weir_image::{
-    Digest, Image, PopStore, Scope,
+    Digest, Image, Mirror, PopStore, Scope,
     coordination::{AcquireResult, Coordination},
     now_utc,
 };
@@ -43,10 +47,24 @@ async fn twenty_pullers_on_five_peers_cost_one_get_per_blob_and_manifest() {
 }
 
 #[tokio::test]
+async fn secret_that_all_users_may_read_is_refused() {
+    let world = Cluster::plan(PopStore::Peer, 1, 64 << 20).await;
+    let secret = world.settings[0].pop.as_ref().unwrap().secret_file.clone().unwrap();
+    let over = || {
+        let (site, given) = (Arc::new(world.nodes_in_memory[0].clone()), world.settings[0].clone());
+        Mirror::over(given, support::timing(), world.open(0), site).map(drop)
+    };
+    over().unwrap();
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let why = over().unwrap_err().to_string();
+    assert!(why.contains("chmod o-rwx") && why.contains("secret_file"), "{why}");
+}
+
+#[tokio::test]
 async fn a_node_tells_which_peers_take_it_for_one_and_why_others_do_not() {
     let mut world = Cluster::plan(PopStore::Peer, 4, 64 << 20).await;
     let other = world.dir.path().join("other");
-    std::fs::write(&other, "another secret of some length\n").unwrap();
+    write_secret(&other, "another secret of some length\n");
     world.settings[2].pop.as_mut().unwrap().secret_file = Some(other);
     world.begin_in_memory().await;
     // It is registered still.

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -94,7 +95,9 @@ impl Site {
             all.push(node);
         }
         let dir = tempfile::Builder::new().prefix("weir-lab-pop-").tempdir()?;
-        fs::write(dir.path().join("secret"), SECRET)?;
+        let secret = dir.path().join("secret");
+        fs::write(&secret, SECRET)?;
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600))?;
         Ok(Site { redis: None, dir, nodes: all, far, switch })
     }
 

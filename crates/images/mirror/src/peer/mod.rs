@@ -12,7 +12,9 @@ mod tls;
 
 use std::{
     collections::{BTreeSet, HashMap},
+    io,
     net::SocketAddr,
+    os::unix::fs::MetadataExt,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -124,8 +126,12 @@ impl Peers {
         let (PopStore::Peer, Some(file), Some(own)) = (pop.store, &pop.secret_file, pop.listen) else {
             return Ok(None);
         };
-        let secret = std::fs::read_to_string(file)
-            .map_err(|e| format!("cannot read secret_file {}: {e}", file.display()))?;
+        let cannot = |e: io::Error| format!("cannot read secret_file {}: {e}", file.display());
+        if std::fs::metadata(file).map_err(cannot)?.mode() & 0o007 != 0 {
+            let why = "all users may open it; take that away with `chmod o-rwx`";
+            return Err(format!("cannot use secret_file {}: {why}", file.display()));
+        }
+        let secret = std::fs::read_to_string(file).map_err(cannot)?;
         let secret = secret.trim();
         if secret.len() < 16 {
             let length = secret.len();

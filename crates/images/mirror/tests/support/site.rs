@@ -1,7 +1,9 @@
 //! Nodes of a site, each with a runtime of its own that can be stopped at any moment, as by a kill.
 
 use std::{
+    fs::Permissions,
     net::SocketAddr,
+    os::unix::fs::PermissionsExt,
     path::Path,
     sync::{
         Arc,
@@ -56,7 +58,7 @@ impl Cluster {
         let registry = Registry::start().await;
         let dir = tempfile::tempdir().unwrap();
         let secret = dir.path().join("secret");
-        std::fs::write(&secret, "sixteen characters or more\n").unwrap();
+        write_secret(&secret, "sixteen characters or more\n");
         let (site, mut nodes_in_memory, mut planned) =
             (InMemoryCoordination::default(), Vec::new(), Vec::new());
         for n in 0..nodes {
@@ -163,6 +165,12 @@ impl Cluster {
     pub(crate) fn sum(&self, counter: &str) -> u64 {
         self.nodes.iter().map(|node| node.counted(counter)).sum()
     }
+}
+
+/// Writes a file that no other user may open.
+pub(crate) fn write_secret(file: &Path, text: &str) {
+    std::fs::write(file, text).unwrap();
+    std::fs::set_permissions(file, Permissions::from_mode(0o600)).unwrap();
 }
 
 /// A site that is coordinated in memory.
