@@ -75,7 +75,7 @@ impl Scrubs {
     }
 }
 
-/// What a check finds.
+/// The result of a check.
 enum Seen {
     Right,
     /// Taken away.

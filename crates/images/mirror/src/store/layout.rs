@@ -491,7 +491,7 @@ fn take(path: &Path) -> Result<((u64, u64), Taken), StoreError> {
     Ok(((meta.dev(), meta.ino()), held))
 }
 
-/// Opens a blob to read it. What is no file is as if it were not there: a pipe would wait for a writer.
+/// Opens a blob to read it. Anything but a file counts as missing, because a pipe would wait for a writer.
 pub(super) fn open_file(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     match file.metadata()?.is_file() {

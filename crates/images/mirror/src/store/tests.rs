@@ -246,7 +246,7 @@ fn store_whose_directory_was_removed_or_replaced_is_not_made_again() {
         assert!(matches!(put, Err(StoreError::Replaced { .. })), "{put:?}");
         assert!(matches!(store.tick(now_utc()), Err(StoreError::Replaced { .. })));
         assert_eq!(root.exists(), is_remade);
-        // What was here is not served from another's directory.
+        // The earlier blobs are not served from another's directory.
         assert!(store.open_blob(&kept, now_utc()).unwrap().is_none());
         if let Some((second, _)) = second {
             assert_eq!(second.usage(now_utc()).unwrap().blobs, 0);
