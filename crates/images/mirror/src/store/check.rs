@@ -54,7 +54,7 @@ pub(crate) struct Check {
 /// How a check begins.
 #[derive(Debug)]
 pub(crate) enum Begun {
-    Check(Check),
+    Check(Box<Check>),
     /// It left since it was listed.
     Left,
     /// Its file was taken away by another program.
@@ -146,7 +146,7 @@ impl Store {
             file => file.map_err(cannot())?,
         };
         let fingerprint = Fingerprint::of(&file).map_err(cannot())?;
-        Ok(Begun::Check(Check::of(digest, &Arc::new(file), fingerprint, true)))
+        Ok(Begun::Check(Box::new(Check::of(digest, &Arc::new(file), fingerprint, true))))
     }
 
     /// Forgets a blob whose file is not there. Of a shared directory another node may have evicted it.
