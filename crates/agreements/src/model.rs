@@ -119,7 +119,7 @@ impl TryFrom<Vec<Name>> for Guarantees {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Offer {
-    /// The customer's own id of it: an accepted offer sent again has the same answer, a refused one is decided anew.
+    /// The customer's own id of it: an accepted offer sent again has the same answer, a refused one is decided again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Name>,
     /// For people.

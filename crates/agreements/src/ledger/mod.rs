@@ -266,7 +266,7 @@ impl AgreementLedger {
     }
 
     /// Answers an offer; `id` is for the agreement, if one is made. An accepted offer sent again,
-    /// with an id of its own, has the same answer. A rejected one is decided anew. If the answer
+    /// with an id of its own, has the same answer. A rejected one is decided again. If the answer
     /// cannot be kept elsewhere, it can be undone by [`AgreementLedger::withdraw`].
     ///
     /// # Errors

@@ -311,7 +311,7 @@ pub(crate) fn run(
     let client = if cli.global.json { client } else { client.for_terminal() };
     let Global { socket, json, .. } = cli.global;
     let done = dispatch(cli.command, Session { client, socket, json, look, out: &mut *out, err: &mut *err });
-    // What has no newline at its end is not written yet.
+    // Text without a newline at its end is not written yet.
     code(done.and_then(|code| Ok(out.flush().map(|()| code)?)), err)
 }
 

@@ -51,7 +51,7 @@ pub(super) fn run(args: &PlanArgs, session: &mut Session<'_>) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// The agent's refusal of a file. What is wrong with the file is an error of the command's input.
+/// The agent's refusal of a file. A fault of the file is an error of the command's input.
 fn refused(error: ClientError, path: &str, bytes: Bytes) -> anyhow::Error {
     match error {
         ClientError::Refused(why) if why.code == ErrorCode::BadRequest => Usage(why.message).into(),
