@@ -237,8 +237,11 @@ fn a_renewal_moves_the_end_and_is_refused_without_a_trace() {
     let mut expires = offer("e", 1, None, Some(10));
     expires.context.expiration = Some(at(15));
     accept(&mut ledger, expires, "e");
-    for end in [Some(at(16)), None] {
-        assert!(matches!(ledger.renew(&name("e"), end, at(1)), Err(Rejection::EndAfterExpiration { .. })));
+    for (end, words) in [(Some(at(16)), "to 2027-01-15T08:00:16Z"), (None, "without an end")] {
+        let refused = ledger.renew(&name("e"), end, at(1)).unwrap_err();
+        assert!(matches!(refused, Rejection::EndAfterExpiration { .. }), "{refused}");
+        let told = refused.to_string();
+        assert!(told.starts_with(&format!("cannot promise bandwidth {words} in an agreement")), "{told}");
     }
     ledger.renew(&name("e"), Some(at(15)), at(1)).unwrap();
 }
@@ -377,7 +380,7 @@ fn an_end_comes_from_the_terms_or_else_from_the_expiration() {
     assert_eq!(accept(&mut ledger, expires("a", None), "a").until, Some(at(50)));
     assert_eq!(accept(&mut ledger, expires("b", Some(40)), "b").until, Some(at(40)));
     let rejection = ledger.offer(expires("c", Some(51)), name("c"), moment(0)).unwrap_err();
-    assert_eq!(rejection, Rejection::EndAfterExpiration { end: at(51), expiration: at(50) });
+    assert_eq!(rejection, Rejection::EndAfterExpiration { end: Some(at(51)), expiration: at(50) });
 }
 
 #[test]

@@ -62,7 +62,7 @@ impl AgreementLedger {
             return Err(Rejection::IdTaken { id: id.clone() });
         }
         let template = self.template_of(offer)?;
-        check_expiration(offer, terms.end)?;
+        check_expiration(offer, offer.end())?;
         let request = Request { min: terms.min, max: terms.max, start: terms.start, end: offer.end() };
         let interval = self.reservations.check_request(terms.direction, &request, now)?;
         if let Some(template) = template {

@@ -5,10 +5,10 @@ use weir_units::BitRate;
 use super::{Rejection, reservations::SelectorReservations};
 use crate::{Bandwidth, Interval, Offer, Selector, Template, Utc};
 
-/// The terms may not go on after the agreement.
+/// The terms may not go on after the agreement. `None` is no end.
 pub(super) fn check_expiration(offer: &Offer, end: Option<Utc>) -> Result<(), Rejection> {
-    match (end, offer.context.expiration) {
-        (Some(end), Some(expiration)) if end > expiration => {
+    match offer.context.expiration {
+        Some(expiration) if end.is_none_or(|end| end > expiration) => {
             Err(Rejection::EndAfterExpiration { end, expiration })
         }
         _ => Ok(()),

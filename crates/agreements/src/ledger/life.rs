@@ -60,8 +60,7 @@ impl AgreementLedger {
             return Err(IllegalTransition { event: AgreementEvent::Renew, state }.into());
         };
         let Some(old) = agreement.until else { return Err(Refusal::NoEnd.into()) };
-        let expiration = agreement.offer.context.expiration;
-        check_expiration(&agreement.offer, end.or(expiration.map(|_| Utc::MAX)))?;
+        check_expiration(&agreement.offer, end)?;
         if let Some(template) =
             agreement.offer.context.template_id.as_ref().and_then(|id| self.templates.get(id))
         {

@@ -33,10 +33,10 @@ pub enum Rejection {
     #[error(transparent)]
     Terms(#[from] TermsError),
     /// The terms go on after the agreement.
-    #[error("cannot promise bandwidth to {end} in an agreement that expires at {expiration}")]
+    #[error("cannot promise bandwidth {} in an agreement that expires at {expiration}", until(*end))]
     EndAfterExpiration {
-        /// The end of the terms.
-        end: Utc,
+        /// The end of the terms; none without an end.
+        end: Option<Utc>,
         /// The context's.
         expiration: Utc,
     },
@@ -143,6 +143,10 @@ fn list(known: &[Name]) -> String {
 
 fn last(until: Option<Utc>) -> String {
     until.map_or("on, without an end".to_owned(), |until| format!("to {until}"))
+}
+
+fn until(end: Option<Utc>) -> String {
+    end.map_or("without an end".to_owned(), |end| format!("to {end}"))
 }
 
 fn of(account: Option<&Name>) -> String {

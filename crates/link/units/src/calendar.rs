@@ -10,8 +10,8 @@ use crate::Utc;
 /// The text is not a moment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "cannot read `{0}` as a moment: write RFC 3339 with an offset and a year from 1970 to 9999, such as \
-     2026-11-20T11:00:00Z"
+    "cannot read `{0}` as a moment: write RFC 3339 with an offset, from {min} to {max}, such as 2026-11-20T11:00:00Z",
+    min = Utc::MIN, max = Utc::MAX
 )]
 pub struct ParseUtcError(pub String);
 
@@ -116,6 +116,8 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Utc>(), Err(ParseUtcError(text.into())));
         }
+        let error = "9999-12-31T00:00:00Z".parse::<Utc>().unwrap_err().to_string();
+        assert!(error.contains("from 1970-01-01T00:00:00Z to 9999-12-30T22:00:00Z, such as"), "{error}");
         assert!("2".repeat(1 << 20).parse::<Utc>().unwrap_err().0.len() == 64);
     }
 

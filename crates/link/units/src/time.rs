@@ -28,7 +28,7 @@ impl std::ops::Add<Duration> for Instant {
 /// With the feature `calendar`, text is RFC 3339, written in UTC (`2026-11-20T11:00:00Z`). An offset
 /// is read, and parts of a millisecond are cut off.
 ///
-/// Invariant: from the year 1970 to the year 9999.
+/// Invariant: from [`Utc::MIN`] to [`Utc::MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Utc(pub(crate) i64);
 
