@@ -252,6 +252,25 @@ fn over_tcp_a_request_has_its_token_and_the_hosts_name() {
     assert!(error.to_string().contains(&format!("http://{at}: is `[api] listen` set")), "{error}");
 }
 
+/// A port with TLS answers a request in clear with an alert.
+#[test]
+fn answer_of_a_port_with_tls_names_https_as_the_way_out() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        read_head(&mut stream);
+        stream.write_all(&[0x15, 3, 3, 0, 2, 2, 10]).unwrap();
+    });
+    let error = Client::over_tcp(Remote::new(&url, None, None).unwrap()).status().unwrap_err().to_string();
+    server.join().unwrap();
+    assert!(error.ends_with(": if the agent has a certificate, write https:// in the URL"), "{error}");
+    let (_dir, client, server) = answering(vec![0x15, 3, 3, 0, 2, 2, 10]);
+    let error = client.status().unwrap_err().to_string();
+    server.join().unwrap();
+    assert!(error.contains("cannot understand") && !error.contains("https"), "{error}");
+}
+
 #[test]
 fn events_over_tcp_go_on_after_the_agent_ends_a_stream() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

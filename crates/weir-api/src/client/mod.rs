@@ -518,7 +518,8 @@ impl Client {
             None => request,
         };
         let request = request.body(Full::new(hyper::body::Bytes::from(body))).map_err(|e| protocol(&e))?;
-        let response = sender.send_request(request).await.map_err(|e| protocol(&e))?;
+        let sent = sender.send_request(request).await;
+        let response = sent.map_err(|e| self.protocol(method, path, self.no_http(&e)))?;
         if response.status().is_success() {
             return Ok(response);
         }
@@ -531,6 +532,17 @@ impl Client {
             Ok(error) => ClientError::Refused(error),
             Err(_) => self.protocol(method, path, format!("{status} with `{}`", excerpt(&bytes))),
         })
+    }
+
+    /// The words about an answer that is not HTTP.
+    fn no_http(&self, error: &hyper::Error) -> String {
+        let hint = match &self.place {
+            Place::Remote(remote) if remote.is_clear() && error.is_parse() => {
+                ": if the agent has a certificate, write https:// in the URL"
+            }
+            _ => "",
+        };
+        weir_units::chain(error) + hint
     }
 
     /// Reads the whole body.

@@ -133,6 +133,11 @@ impl Remote {
         &self.url
     }
 
+    /// Whether it is asked without TLS.
+    pub(super) fn is_clear(&self) -> bool {
+        self.tls.is_none()
+    }
+
     /// The header `Host`.
     pub(super) fn authority(&self) -> &HeaderValue {
         &self.authority
