@@ -220,6 +220,13 @@ impl Plan {
 /// The cache by the arguments and the configuration, and why the configuration is not read.
 fn mirror(args: &SetupArgs) -> anyhow::Result<(Mirror, Option<String>)> {
     let settings = weir_agent::config::load_images(&args.config).map(|(settings, _)| settings);
+    if let Some(listen) = args.listen.filter(|listen| !listen.ip().is_loopback()) {
+        anyhow::bail!(
+            "cannot set up runtimes for --listen {listen}: {} is not a loopback address, and what the cache serves has \
+             no TLS (`listen` of [images] is one of 127.0.0.0/8, or [::1])",
+            listen.ip()
+        );
+    }
     match (args.listen, settings) {
         (listen, Ok(settings)) => {
             let listen = listen.unwrap_or(settings.listen);

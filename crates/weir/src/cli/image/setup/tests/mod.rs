@@ -199,6 +199,19 @@ fn each_runtime_is_set_up_and_undo_leaves_no_trace() {
     assert_eq!(tree(root), before);
 }
 
+/// `listen` of the configuration is refused so too.
+#[test]
+fn address_that_other_machines_reach_is_refused() {
+    let root = full();
+    let before = tree(root.path());
+    let root_text = root.path().to_str().unwrap();
+    for listen in ["0.0.0.0:5050", "192.168.1.7:5050", "[::]:5050"] {
+        let (good, said) = weir(&["setup", "--listen", listen, "--config", "/none", "--root", root_text]);
+        assert!(!good && said.contains("is not a loopback address"), "{said}");
+    }
+    assert_eq!(tree(root.path()), before);
+}
+
 #[test]
 fn only_the_named_runtimes_are_set_up() {
     let root = full();
