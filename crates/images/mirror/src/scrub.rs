@@ -206,7 +206,7 @@ impl Mirror {
         let (of, opening) = (digest.clone(), store.clone());
         let opened = spawn_blocking(move || opening.check(&of)).await;
         let mut check = match opened.unwrap_or_else(|e| Err(self.stopped(e)))? {
-            Begun::Check(check) => check,
+            Begun::Check(check) => *check,
             Begun::Left => return Ok(Seen::Left),
             Begun::Missing => return Ok(Seen::Missing),
         };
