@@ -89,7 +89,8 @@ pub async fn serve(
 
 /// Answers requests for an image cache without an agent.
 pub(crate) async fn serve_images(listener: UnixListener, images: Images, access: Access) -> Infallible {
-    let data = guarded(images::alone(images), access).layer(middleware::from_fn(foreign::gate));
+    let routes = guarded(images::alone(images), access).fallback(unknown_route_of_images);
+    let data = routes.layer(middleware::from_fn(foreign::gate));
     connections::serve(listener, data).await
 }
 
@@ -267,6 +268,17 @@ async fn unknown_route(method: Method, uri: Uri) -> Failure {
     Failure::new(
         ErrorCode::UnknownRoute,
         format!("there is no {method} {}: GET /openapi.json names all routes", uri.path()),
+    )
+}
+
+async fn unknown_route_of_images(method: Method, uri: Uri) -> Failure {
+    Failure::new(
+        ErrorCode::UnknownRoute,
+        format!(
+            "there is no {method} {} here: `weir image serve` serves the image cache alone, for the verbs of \
+             `weir image`; the others need `weir agent`",
+            uri.path()
+        ),
     )
 }
 

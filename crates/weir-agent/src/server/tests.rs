@@ -75,6 +75,20 @@ fn every_route_answers_what_the_loop_says() {
     assert_eq!(client.unset("web").unwrap().policy.weight, fake::weight(1));
 }
 
+#[tokio::test]
+async fn process_of_the_cache_alone_names_the_verbs_that_it_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("weir.sock");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let access = super::Access::new(Rights::default());
+    let serving = tokio::spawn(super::serve_images(listener, crate::images::Images::off(), access));
+    let asked = tokio::task::spawn_blocking(move || refused(&path, "GET /v1/status", ""));
+    let (status, code, why) = asked.await.unwrap();
+    serving.abort();
+    assert_eq!((status, &*code), (404, "unknown-route"));
+    assert!(why.contains("`weir image serve` serves the image cache alone"), "{why}");
+}
+
 #[test]
 fn history_answers_pages_and_refuses_queries_it_does_not_know() {
     let agent = FakeAgent::start();
