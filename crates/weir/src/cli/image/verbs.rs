@@ -84,8 +84,8 @@ const SERVE_EXAMPLES: &str = "Examples:
 For nodes whose link weir does not divide, and for the unit
 weir-images.service; `weir agent` serves the cache itself if [images] is there,
 unless that says `served_by = \"unit\"`. Reads that section and [access] alone.
-For the other verbs of `weir image` it listens on the agent's socket, or on that
-of `--socket`. The budget is 64MiB at least.";
+For the other verbs of `weir image` it listens on the agent's socket, or on
+that of `--socket`. The budget is 64MiB at least.";
 
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_EXAMPLES)]
