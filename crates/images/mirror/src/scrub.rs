@@ -235,7 +235,7 @@ impl Mirror {
             pace.pass_all(got).await;
             if is_end {
                 count(&self.stats().scrubbed_blobs, 1);
-                let ended = spawn_blocking(move || store.checked(*check, now_utc())).await;
+                let ended = spawn_blocking(move || store.checked(check, now_utc())).await;
                 return ended.unwrap_or_else(|e| Err(self.stopped(e))).map(Seen::of);
             }
         }
