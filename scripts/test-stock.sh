@@ -14,4 +14,4 @@ source scripts/systemd-guest.sh
 # Debug builds link libelf.
 guest_root trixie systemd-sysv,libpam-systemd,dbus,dbus-user-session,udev,kmod,iproute2,iptables,nftables,procps,python3,libelf1t64,ca-certificates,busybox-static,docker.io,docker-cli,containerd,podman,netavark,aardvark-dns,passt,uidmap,fuse-overlayfs,crun,incus-base,incus-client,lxc
 guest_package "${1:-target/dist-out}/weir_${version}_amd64.deb"
-guest_boot --timeout 1500 --memory 6144 --kernel "${KERNEL:-6.12}"
+guest_boot --timeout 2400 --memory 6144 --kernel "${KERNEL:-6.12}"
