@@ -252,7 +252,7 @@ nothing is changed yet
     fn file_that_the_agent_refuses_or_that_is_missing_is_an_error() {
         let agent = FakeAgent::start();
         let refused = plan_of(&agent, "", &[]);
-        assert_eq!(refused.code, ExitCode::FAILURE);
+        assert_eq!(refused.code, ExitCode::from(2));
         assert!(refused.err.ends_with(": missing field `link`\n"), "{}", refused.err);
         let missing = weir(&["plan", "/nowhere/weir.toml"]);
         assert_eq!(missing.code, ExitCode::from(2));

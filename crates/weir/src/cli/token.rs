@@ -171,8 +171,8 @@ mod tests {
             about(&TokenView { name, scope: TokenScope::Read, party, created_ms: 0, expires_ms }, now)
         };
         assert_eq!(at(None), "read, expires never");
-        assert_eq!(at(Some(now_ms + 1_000)), "read, expires 2026-11-26T08:00:01Z");
-        assert_eq!(at(Some(now_ms)), "read, EXPIRED 2026-11-26T08:00:00Z");
+        assert_eq!(at(Some(now_ms + 1_000)), "read, expires 2026-11-26T08:00:01.000Z");
+        assert_eq!(at(Some(now_ms)), "read, EXPIRED 2026-11-26T08:00:00.000Z");
     }
 
     #[test]

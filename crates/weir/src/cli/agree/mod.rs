@@ -40,7 +40,7 @@ const EXAMPLES: &str = "Examples:
 
 A whole offer, as TOML. Only what has a * is needed. The rest says
 what holds without it:
-  id = \"camera-2026-11\"                # once accepted, it stays so if sent again
+  id = \"camera-2026-11\"                # accepted once, it stays so when resent
   [context]
   initiator = \"acme\"                   # * who asks
   expiration = \"2027-12-31T00:00:00Z\"  # its end, if [terms] names none
