@@ -145,7 +145,7 @@ async fn large() -> (Full, TestImage) {
 
 #[tokio::test]
 async fn a_blob_above_the_budget_is_passed_on_to_all_by_one_request() {
-    let (Full { registry, node, .. }, made) = large().await;
+    let (Full { registry, node, dir: _dir }, made) = large().await;
     // So slow at first that all twenty have come.
     registry.trouble(RegistryFault::Slow(Duration::from_millis(2)));
     let pulls = (0..20).map(|_| async { node.puller().timed(APP, &made.layers[0]).await });
@@ -159,7 +159,7 @@ async fn a_blob_above_the_budget_is_passed_on_to_all_by_one_request() {
 
 #[tokio::test]
 async fn ranges_and_heads_of_what_is_passed_on_are_right() {
-    let (Full { node, registry, .. }, made) = large().await;
+    let (Full { node, registry, dir: _dir }, made) = large().await;
     let path = format!("/v2/{APP}/blobs/{}", made.layers[0]);
     let all = registry.state.blobs.lock().unwrap()[&made.layers[0].to_string()].clone();
     let size = all.len();
@@ -181,7 +181,7 @@ async fn ranges_and_heads_of_what_is_passed_on_are_right() {
 
 #[tokio::test]
 async fn what_is_passed_on_and_wrong_never_reaches_its_end() {
-    let (Full { node, registry, .. }, made) = large().await;
+    let (Full { node, registry, dir: _dir }, made) = large().await;
     registry.trouble(RegistryFault::Lie);
     let path = format!("/v2/{APP}/blobs/{}", made.layers[0]);
     let mut body = node.puller().send("GET", &path, &[]).await.into_body();
@@ -200,7 +200,7 @@ async fn what_is_passed_on_and_wrong_never_reaches_its_end() {
 
 #[tokio::test]
 async fn what_is_passed_on_is_resumed_where_its_registry_cut_it() {
-    let (Full { node, registry, .. }, made) = large().await;
+    let (Full { node, registry, dir: _dir }, made) = large().await;
     for part in [3, 2] {
         registry.trouble(RegistryFault::Cut(200 * unit() / part));
     }

@@ -46,7 +46,7 @@ use check::is_gone;
 use index::Manifests;
 pub(crate) use layout::MAX_PIN;
 pub use layout::StoreError;
-use layout::{Layout, io_error, open_file};
+use layout::{Layout, io_error};
 pub use part::PartWriter;
 use policy::Order;
 use refs::{Extent, Repo};
@@ -391,7 +391,7 @@ impl Store {
             return Ok(None);
         }
         let path = self.inner.layout.blob(digest);
-        let file = match open_file(&path) {
+        let file = match File::open(&path) {
             Ok(file) => file,
             Err(e) if is_gone(&e) => {
                 state.forget(digest);
