@@ -97,7 +97,7 @@ fn older_agreement_keeps_its_minimum_when_the_capacity_falls() {
     let c1 = node.name("C1");
     for line in [
         format!("! {c1}: its minimum of 40mbit is not promised"),
-        "older agreements leave 5mbit".to_owned(),
+        "older agreements leave 1.5mbit".to_owned(),
         "agreements above the reservable part".to_owned(),
     ] {
         assert!(plan.contains(&line), "{line}:\n{plan}");
@@ -111,7 +111,7 @@ fn older_agreement_keeps_its_minimum_when_the_capacity_falls() {
     println!("the older one has {got:.2} of 30 Mbit/s");
     assert!(got >= 28.0, "the older one has {got:.2} of 30 Mbit/s");
     let why =
-        "its minimum of 40mbit is not promised: the capacity has fallen, and older agreements leave 5mbit";
+        "its minimum of 40mbit is not promised: the capacity has fallen, and older agreements leave 1.5mbit";
     for shown in [node.weir(&["link"]), node.weir(&["status"]), node.weir(&["ps"])] {
         assert!(shown.contains(why), "{shown}");
     }

@@ -13,7 +13,7 @@ use super::{
     names::{bare_name, check_name},
 };
 
-/// What the classes before have taken, with the class's name.
+/// Names and places that the classes before have taken, with the class's name.
 #[derive(Default)]
 struct Taken<'a> {
     names: BTreeSet<&'a str>,

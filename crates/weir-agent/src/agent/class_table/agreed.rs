@@ -22,7 +22,7 @@ pub(crate) struct Agreed {
     pub(crate) weight: Option<Weight>,
     pub(crate) min: BitRate,
     pub(crate) max: BitRate,
-    /// The part of the capacity that older agreements leave, if the minimum does not fit into it. The minimum
+    /// The part of the reservable rate that older agreements leave, if the minimum does not fit into it. The minimum
     /// is not enforced then.
     pub(crate) suspended: Option<BitRate>,
     /// The time when its used-up quota renews, if any.

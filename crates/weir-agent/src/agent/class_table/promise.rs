@@ -31,7 +31,7 @@ enum Why {
     AboveMax(BitRate),
     /// The limit of all minima by labels together.
     AboveTotal(BitRate),
-    /// The part of the capacity that older agreements leave.
+    /// The part of the reservable rate that older agreements leave.
     BelowOlder(BitRate),
 }
 
@@ -96,7 +96,10 @@ impl std::fmt::Display for Unpromised {
                 write!(f, "labels may ask for {total} together, and it does not fit ([labels] min_total)")?;
             }
             Why::BelowOlder(free) => {
-                write!(f, "the capacity has fallen, and older agreements leave {free} of it")?;
+                write!(
+                    f,
+                    "the capacity has fallen, and older agreements leave {free} of its reservable part"
+                )?;
             }
             Why::AboveMax(max) => {
                 write!(f, "it is above its maximum of {max} (lower the minimum or raise the maximum)")?;
