@@ -29,9 +29,9 @@ A file, or `-` for standard input, holds a list:
   [{\"name\": \"web\", \"weight\": 3},
    {\"name\": \"batch\", \"min\": null, \"max\": \"5mbit\"}]
 
-Rates are 500kbit, 20mbit, 1.5gbit, 20Mbps or 20M, in bits. What is not named
-stays as it is. A change takes effect at once, under load too, and outlives a
-restart of the agent. `weir undo` takes the last change back.";
+Rates are 500kbit, 20mbit, 1.5gbit, 20Mbps or 20M, in bits. Values that are
+not named stay as they are. A change takes effect at once, under load too, and
+outlives a restart of the agent. `weir undo` takes the last change back.";
 
 #[derive(Debug, Args)]
 #[command(after_help = SET_EXAMPLES)]

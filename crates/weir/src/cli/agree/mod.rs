@@ -122,7 +122,7 @@ const OFFER_EXAMPLES: &str = "Examples:
   weir agree offer camera.toml
   weir agree offer - < offer.xml
 
-What the document is written in, XML, JSON or TOML, is told from how it begins.
+The beginning of the document tells whether it is XML, JSON or TOML.
 `weir agree --help` shows a whole one. A refusal names what would be accepted
 instead.";
 

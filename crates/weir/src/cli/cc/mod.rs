@@ -101,11 +101,11 @@ const ADVISE_EXAMPLES: &str = "Examples:
 
 Off unless [advice] of the configuration names networks. A part of the
 connections to each, drawn by lot, tries another algorithm; completion times
-are compared within sizes, with tests that hold whenever one looks. What makes
-a size's 99th percentile a tenth longer is dropped; so is what only gains what
-its neighbours lose. With --apply what seems good is used by more and more
-connections, up to half, before it becomes the rule; if it is then worse than
-before, the rule goes back by itself.";
+are compared within sizes, with tests that hold whenever one looks. One
+that makes a size's 99th percentile a tenth longer is dropped; so is one that
+only gains what its neighbours lose. With --apply one that seems good is used
+by more and more connections, up to half, before it becomes the rule; if it is
+then worse than before, the rule goes back by itself.";
 
 #[derive(Debug, Args)]
 #[command(after_help = ADVISE_EXAMPLES)]

@@ -21,8 +21,8 @@ const EXAMPLES: &str = "Examples:
   weir export tcng               as a configuration of tcng, for tcc
   weir export tc --json          the tree itself, for programs
 
-The script is static: rate = minimum, ceil = maximum, quantum = weight. What it
-cannot say is in its first lines. A link with a framing is refused: a script
+The script is static: rate = minimum, ceil = maximum, quantum = weight. Its
+first lines tell what it lacks. A link with a framing is refused: a script
 would not charge it. Each direction of each link has a script of its own. Stop
 the agent before one is run: both would divide the same link.
 

@@ -66,8 +66,8 @@ const SCRUB_EXAMPLES: &str = "Examples:
   weir image scrub
   weir image scrub --rate 50MiB      no faster than that, each second
 
-Whatever is not what its digest says is removed, and fetched again when it is
-asked for. The cache does this by itself, slowly, every `scrub_days`. Exits
+A blob that is not what its digest says is removed, and fetched again when it
+is asked for. The cache does this by itself, slowly, every `scrub_days`. Exits
 with 1 if something was wrong or missing.";
 
 #[derive(Debug, Args)]
