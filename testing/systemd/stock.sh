@@ -7,14 +7,14 @@ source /test/common.sh
 
 traffic=/test/traffic.py
 counted=/test/counted
-# Each may have 1 Mbit/s, and has a weight: by labels of Docker, Podman and containerd, by the configuration for the unit
+# Each may have 2 Mbit/s, and has a weight: by labels of Docker, Podman and containerd, by the configuration for the unit
 # and for alice's slice, and by `weir set` for LXC and Incus, which have no labels.
 kinds=(docker1 docker-host podman1 podman-host alice ctr1 lxc1 incus1 job)
 declare -A port=([docker1]=5001 [docker-host]=5002 [podman1]=5003 [podman-host]=5004 [alice]=5005 [ctr1]=5006 [lxc1]=5007
 	[incus1]=5008 [job]=5009)
 declare -A weight=([docker1]=3 [docker-host]=1 [podman1]=2 [podman-host]=1 [alice]=1 [ctr1]=2 [lxc1]=1 [incus1]=3 [job]=1)
 times=
-capacity=20
+capacity=40
 
 of() { python3 $traffic "$1" $counted "${@:2}"; }
 as_alice() { runuser -u alice -- env XDG_RUNTIME_DIR=/run/user/1000 DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/1000/bus HOME=/home/alice "$@"; }
@@ -76,12 +76,12 @@ containerd = true
 [[class]]
 name = "alice"
 slice = "user-1000.slice"
-max = "1mbit"
+max = "2mbit"
 
 [[class]]
 name = "job"
 unit = "job.service"
-max = "1mbit"
+max = "2mbit"
 END
 weir agent --check >/test/log 2>&1 || { cat /test/log; fail "the file of weir init with two more classes is refused"; }
 quietly systemctl enable --now weir
@@ -97,15 +97,15 @@ chmod +x /test/image/sbin/init
 tar -C /test/image -cf /test/image.tar .
 quietly docker import /test/image.tar bare
 quietly podman import /test/image.tar bare
-quietly docker run --detach --name docker1 --label weir.max=1mbit --label weir.weight=3 bare /bin/sh -c "sleep 5; $(send docker1)"
+quietly docker run --detach --name docker1 --label weir.max=2mbit --label weir.weight=3 bare /bin/sh -c "sleep 5; $(send docker1)"
 begins docker1
-quietly docker run --detach --name docker-host --network host --label weir.max=1mbit bare /bin/sh -c "sleep 5; $(send docker-host)"
+quietly docker run --detach --name docker-host --network host --label weir.max=2mbit bare /bin/sh -c "sleep 5; $(send docker-host)"
 begins docker-host
-quietly podman run --detach --name podman1 --label weir.max=1mbit --label weir.weight=2 bare /bin/sh -c "sleep 5; $(send podman1)"
+quietly podman run --detach --name podman1 --label weir.max=2mbit --label weir.weight=2 bare /bin/sh -c "sleep 5; $(send podman1)"
 begins podman1
-quietly podman run --detach --name podman-host --network host --label weir.max=1mbit bare /bin/sh -c "sleep 5; $(send podman-host)"
+quietly podman run --detach --name podman-host --network host --label weir.max=2mbit bare /bin/sh -c "sleep 5; $(send podman-host)"
 begins podman-host
-quietly ctr run --detach --net-host --rootfs --runc-systemd-cgroup --cgroup system.slice:ctr:ctr1 --label weir.max=1mbit --label weir.weight=2 \
+quietly ctr run --detach --net-host --rootfs --runc-systemd-cgroup --cgroup system.slice:ctr:ctr1 --label weir.max=2mbit --label weir.weight=2 \
 	/test/image ctr1 /bin/sh -c "sleep 5; $(send ctr1)"
 begins ctr1
 cat >/test/lxc1.conf <<END
@@ -141,7 +141,7 @@ quietly loginctl enable-linger alice
 waited_for 10 test -S /run/user/1000/bus || fail "alice has no manager of her own"
 quietly as_alice podman import /test/image.tar bare
 quietly as_alice podman run --detach --name rootless bare /bin/sh -c "sleep 2; $(send alice)"
-for name in lxc1 incus1; do quietly weir set $name max=1mbit weight=${weight[$name]}; done
+for name in lxc1 incus1; do quietly weir set $name max=2mbit weight=${weight[$name]}; done
 quietly systemctl start job
 for name in "${kinds[@]}"; do waited_for 5 enforced $name || { weir ps; fail "$name is not enforced"; }; done
 late=""
@@ -154,7 +154,7 @@ done
 pass "each container is a class soon after the command that starts it:${times%,}"
 
 sleep 8
-rates 4 1 1 1 1 1 1 1 1 1 || { weir ps; fail "beside a maximum of 1 Mbit/s:$figures"; }
+rates 4 2 2 2 2 2 2 2 2 2 || { weir ps; fail "beside a maximum of 2 Mbit/s:$figures"; }
 pass "each kind is held to its maximum:$figures"
 
 # steady WHAT: since $from no kind has had more than its maximum in any half second, and no class is another.
@@ -166,10 +166,10 @@ steady() {
 	for name in "${kinds[@]}"; do
 		most=$(of most ${port[$name]} "$from" "$to" 0.5)
 		all+=" $name $most,"
-		within "$most" 0.8 1.1 || { weir ps; fail "$1: $name has $most Mbit/s in half a second, and may have 1"; }
+		within "$most" 1.5 2.2 || { weir ps; fail "$1: $name has $most Mbit/s in half a second, and may have 2"; }
 	done
 	[ "$(handles)" = "$before" ] || { handles; fail "$1: classes were $before, and are those above"; }
-	rates 3 1 1 1 1 1 1 1 1 1 || fail "after $1:$figures"
+	rates 3 2 2 2 2 2 2 2 2 2 || fail "after $1:$figures"
 	pass "$1: at most$all in half a second, and the same classes"
 }
 before=$(handles)
@@ -194,10 +194,10 @@ rates 5 $(shares $capacity) || { weir ps; fail "by weight:$figures"; }
 pass "each kind has its share by weight:$figures"
 
 from=$(now)
-quietly weir set alice min=4mbit
+quietly weir set alice min=8mbit
 sleep 1
-rates 4 $(for name in "${kinds[@]}"; do [ $name = alice ] && echo 4 || awk -v w=${weight[$name]} 'BEGIN { print 16 * w / 14 }'; done) ||
-	{ weir ps; fail "beside a minimum of 4 Mbit/s:$figures"; }
+rates 4 $(for name in "${kinds[@]}"; do [ $name = alice ] && echo 8 || awk -v w=${weight[$name]} 'BEGIN { print 32 * w / 14 }'; done) ||
+	{ weir ps; fail "beside a minimum of 8 Mbit/s:$figures"; }
 pass "a minimum for all of alice's containers:$figures"
 
 quietly docker rm --force docker1 docker-host
