@@ -1,4 +1,4 @@
-# What the scripts of guests with systemd share: steps that pass or fail, times, and the far end of the link.
+# The common part of the scripts of guests with systemd: steps that pass or fail, times, and the far end of the link.
 set -uo pipefail
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C TERM=dumb COLUMNS=200 SYSTEMD_COLORS=0
 cd /
