@@ -439,7 +439,7 @@ impl AgreementLedger {
         Some(entry)
     }
 
-    /// Takes an observed agreement off the lists of those, and frees its bandwidth from `at` on.
+    /// Takes an observed or pending agreement off the lists of those, and frees its bandwidth from `at` on.
     fn unlist(&mut self, id: &Name, at: Utc) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         self.revision += 1;
@@ -456,8 +456,7 @@ impl AgreementLedger {
     }
 
     /// Lets agreements begin and end whose time has come, in the order of their times. A pending offer is
-    /// rejected at its end. The calendar
-    /// forgets times before `now`. Where the clock was set back it learns again what it forgot too early.
+    /// rejected at its end. The calendar forgets times before `now`. Where the clock was set back it learns again what it forgot too early.
     pub fn advance(&mut self, now: Utc) -> Vec<Change> {
         let mut changes = Vec::new();
         if self.reservations.is_ahead_of(now) {

@@ -88,7 +88,7 @@ impl Agent {
             AgreementsRequest::Renew(id, end, owner, by, reply) => {
                 let renewed =
                     self.change_agreements(&by, owner.clone(), "renewal of an agreement", |a, store| {
-                        a.permits(&owner, &id, "renew")?;
+                        a.permits_renewal(&owner, &id, end, now.utc)?;
                         a.renew(&id, end, store, now.utc)
                     });
                 drop(reply.send(renewed));

@@ -14,7 +14,6 @@ mod watch;
 mod words;
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;
 
 use std::{
@@ -394,8 +393,8 @@ impl Agreements {
 
     /// Whether a caller may make this offer. A caller without the right `admin` offers for packets of one
     /// container, unless it names a template of the configuration that selects the packets. Where the
-    /// configuration has templates, it names one. No one else may have an agreement about packets of that container then. `is_of_any_sender` says whether the name is that of a class of the configuration that selects
-    /// packets.
+    /// configuration has templates, it names one. No one else may have an agreement about packets of that container
+    /// then. `is_of_any_sender` says whether the name is that of a class of the configuration that selects packets.
     ///
     /// # Errors
     /// It may not.
@@ -420,17 +419,49 @@ impl Agreements {
         }
         match container_of(offer) {
             Some(container) if is_sender(container.as_str()) && !is_of_any_sender => {
-                let party = &offer.context.initiator;
-                let own = account(Some(caller), party);
-                let free = self.ledger.check_container(container, offer, now, |account, agreement| {
-                    // The operator may have made one for the same party. A user chooses the party's name freely.
-                    let is_of_party = || agreement.offer.context.initiator == *party;
-                    *account == own || matches!(caller, Maker::Party(_)) && is_of_party()
-                });
-                free.map_err(|rejection| Fault::from(&rejection))
+                self.check_container(caller, container, offer, now)
             }
             of => Err(words::not_of_a_container(caller, of)),
         }
+    }
+
+    /// Whether a caller may move the end of an agreement to `end`. Without the right `admin` it is the caller's own, and
+    /// no one else may have an agreement about packets of its container in the time that is added.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn permits_renewal(&self, caller: &Owner, id: &str, end: Option<Utc>, now: Utc) -> Result<(), Fault> {
+        self.permits(caller, id, "renew")?;
+        let Owner::Of(caller) = caller else { return Ok(()) };
+        let Agreement { selector, offer, until, .. } = self.one(id)?;
+        let is_of_template = |template: &Template| {
+            Some(&template.id) == offer.context.template_id.as_ref() && !template.terms.selector.is_empty()
+        };
+        let Some(container) = &selector.container else { return Ok(()) };
+        if self.rules.templates.iter().any(is_of_template) {
+            return Ok(());
+        }
+        let mut added = offer.clone();
+        (added.terms.start, added.terms.end) = (*until, end);
+        self.check_container(caller, container, &added, now)
+    }
+
+    /// Whether no one but the caller has an agreement about packets of a container at the time of an offer.
+    fn check_container(
+        &self,
+        caller: &Maker,
+        container: &Name,
+        offer: &Offer,
+        now: Utc,
+    ) -> Result<(), Fault> {
+        let party = &offer.context.initiator;
+        let own = account(Some(caller), party);
+        let free = self.ledger.check_container(container, offer, now, |account, agreement| {
+            // The operator may have made one for the same party. A user chooses the party's name freely.
+            let is_of_party = || agreement.offer.context.initiator == *party;
+            *account == own || matches!(caller, Maker::Party(_)) && is_of_party()
+        });
+        free.map_err(|rejection| Fault::from(&rejection))
     }
 
     /// Ends an agreement. The engine still enforces it until [`Agreements::finish`].
@@ -527,8 +558,8 @@ impl Agreements {
         })
     }
 
-    /// Begins and ends the agreements that are due, and rejects pending offers at their end. This needs no write before enforcement, because the
-    /// clock gives the next agent the same result.
+    /// Begins and ends the agreements that are due, and rejects pending offers at their end. This needs no write before
+    /// enforcement, because the clock gives the next agent the same result.
     pub(crate) fn advance(&mut self, now: Utc) {
         let set_back = self.ledger.set_usage_back(now);
         if let (Some(first), many) = (set_back.first(), set_back.len()) {
@@ -629,13 +660,12 @@ impl Agreements {
         }
     }
 
-    /// Writes the bytes counted under agreements with a quota, or under `all`.
+    /// Writes the bytes counted under agreements with a quota, or with `all` those of the others too.
     pub(crate) fn save_counted(&mut self, store: &Store, all: bool) {
         let with_quota = |id: &Name| self.ledger.agreement(id).is_some_and(|a| a.offer.terms.quota.is_some());
-        let (due, later) =
+        let (due, later): (BTreeSet<Name>, BTreeSet<Name>) =
             std::mem::take(&mut self.counted).into_iter().partition(|id| all || with_quota(id));
         self.counted = later;
-        let due: BTreeSet<Name> = due;
         let usages: Vec<_> =
             due.into_iter().filter_map(|id| self.ledger.usage(&id).map(|usage| (id, usage))).collect();
         if !usages.is_empty()

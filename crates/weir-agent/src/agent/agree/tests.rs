@@ -1,3 +1,6 @@
+mod quota;
+mod rights;
+
 use super::*;
 use crate::{
     agent::{
@@ -158,30 +161,6 @@ fn what_classes_are_promised_is_not_promised_to_agreements() {
     let fault = agreements.offer(&client(), None, offer("web", 71), store, moment(0)).unwrap_err();
     assert_eq!(fault.counter_offer.unwrap().min, Some(BitRate::mbit(70)));
     assert!(agreements.offer(&client(), None, offer("web", 70), store, moment(0)).is_ok());
-}
-
-#[test]
-fn a_quota_that_is_used_up_lowers_the_ceiling_and_outlives_a_restart() {
-    let dir = tempfile::tempdir().unwrap();
-    let config = config("");
-    let store = Store::open(dir.path()).unwrap();
-    let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
-    let mut offer = offer("web", 20);
-    let after = BitRate::mbit(2);
-    offer.terms.quota = Some(weir_agree::Quota { day: Some(weir_units::Bytes(1_000)), month: None, after });
-    let id = agreements.offer(&client(), None, offer, &store, moment(0)).unwrap().agreement.id;
-    let sent = |bytes| [sent(&id, bytes)];
-    agreements.count(&sent(999), &store, moment(1));
-    assert_eq!(agreements.in_force(Direction::Upload, moment(1).utc)[0].max, BitRate::mbit(20));
-    agreements.happened();
-    agreements.count(&sent(1), &store, moment(2));
-    assert_eq!(agreements.in_force(Direction::Upload, moment(2).utc)[0].max, after);
-    assert_eq!(agreements.happened()[0].what, "agreement-quota-used-up");
-    drop((agreements, store));
-
-    let store = Store::open(dir.path()).unwrap();
-    let agreements = Agreements::open(&config, &store, moment(3).utc).unwrap().unwrap();
-    assert_eq!(agreements.in_force(Direction::Upload, moment(3).utc)[0].max, after);
 }
 
 #[test]
@@ -374,209 +353,10 @@ fn plan_of_a_smaller_capacity_suspends_the_agreements_that_it_cannot_hold() {
 }
 
 /// Its use and its renewal are reported once each. Days and months count apart.
-#[test]
-fn quota_is_told_once_each_way_by_day_and_by_month() {
-    let mut stored = StoredAgreements::new();
-    let StoredAgreements { agreements, store, .. } = &mut stored;
-    let mut offer = offer("web", 20);
-    let after = BitRate::mbit(2);
-    offer.terms.quota = Some(weir_agree::Quota { day: Some(weir_units::Bytes(1_000)), month: None, after });
-    let id = agreements.offer(&client(), None, offer, store, moment(0)).unwrap().agreement.id;
-    agreements.happened();
-    let told = |agreements: &mut Agreements| -> Vec<EventKind> {
-        agreements.happened().into_iter().map(|one| one.what).collect()
-    };
-    let sent = |bytes| {
-        let class = ClassKey::from("docker:web");
-        let (demand, delivered) = (weir_share::Demand::UNLIMITED, weir_units::Bytes(bytes));
-        let time = std::time::Duration::from_millis(100);
-        [Delivery {
-            direction: Direction::Upload,
-            id: id.clone(),
-            class,
-            guarantee: BitRate::mbit(20),
-            demand,
-            delivered,
-            time,
-            waits: true,
-        }]
-    };
-    agreements.count(&sent(1_000), store, moment(1));
-    assert_eq!(told(agreements), ["agreement-quota-used-up"]);
-    agreements.count(&sent(500), store, moment(2));
-    assert_eq!(told(agreements), Vec::<&str>::new());
-    agreements.count(&sent(10), store, moment(86_400));
-    assert_eq!(told(agreements), ["agreement-quota-back"]);
-    let status = agreements.status(agreements.one(id.as_str()).unwrap(), None, &[], moment(86_400).utc);
-    let counted = (status.sent_today, status.sent_this_month);
-    assert_eq!(counted, (weir_units::Bytes(10), weir_units::Bytes(1_510)));
-}
-
 /// A clock that is a day behind for an hour, with a restart before it is right again or without one.
-#[test]
-fn quota_of_a_day_is_given_once_though_the_clock_leaves_it() {
-    for is_restarted in [false, true] {
-        let dir = tempfile::tempdir().unwrap();
-        let config = config("");
-        let (noon, back, again, midnight) = (3 * 86_400, 2 * 86_400, 3 * 86_400 + 3_600, 4 * 86_400);
-        let mut store = Store::open(dir.path()).unwrap();
-        let mut agreements = Agreements::open(&config, &store, moment(noon).utc).unwrap().unwrap();
-        let mut limited = offer("web", 20);
-        let after = BitRate::mbit(2);
-        limited.terms.quota = Some(weir_agree::Quota { day: Some(Bytes(1_000)), month: None, after });
-        let id = agreements.offer(&client(), None, limited, &store, moment(noon)).unwrap().agreement.id;
-        agreements.advance(moment(noon).utc);
-        agreements.ledger.count(&id, Bytes(1_000), moment(noon).utc).unwrap();
-        agreements.advance(moment(back).utc);
-        agreements.save_counted(&store, false);
-        if is_restarted {
-            drop((agreements, store));
-            store = Store::open(dir.path()).unwrap();
-            agreements = Agreements::open(&config, &store, moment(back).utc).unwrap().unwrap();
-        }
-        agreements.advance(moment(again).utc);
-        let most =
-            |agreements: &Agreements, at| agreements.in_force(Direction::Upload, moment(at).utc)[0].max;
-        assert_eq!(most(&agreements, again), after, "restarted: {is_restarted}");
-        assert_eq!(most(&agreements, midnight), BitRate::mbit(20));
-        agreements.save_counted(&store, false);
-    }
-}
-
 /// An agreement without a quota shows its bytes. They are written once a minute, and at the agent's end.
-#[test]
-fn bytes_under_an_agreement_without_a_quota_outlive_the_agent() {
-    for is_ended in [true, false] {
-        let dir = tempfile::tempdir().unwrap();
-        let config = config("");
-        let store = Store::open(dir.path()).unwrap();
-        let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
-        let id = agreements.offer(&client(), None, offer("web", 20), &store, moment(0)).unwrap().agreement.id;
-        // A first minute is over at once, as the agent has written nothing yet.
-        for at in [1, 7, 30] {
-            agreements.count(&[sent(&id, 500)], &store, moment(at));
-        }
-        if is_ended {
-            agreements.save_counted(&store, true);
-        } else {
-            agreements.count(&[], &store, moment(62));
-        }
-        drop((agreements, store));
-        let store = Store::open(dir.path()).unwrap();
-        let agreements = Agreements::open(&config, &store, moment(63).utc).unwrap().unwrap();
-        let status = agreements.status(agreements.one(id.as_str()).unwrap(), None, &[], moment(63).utc);
-        assert_eq!((status.sent_today, status.sent_this_month), (Bytes(1_500), Bytes(1_500)), "{is_ended}");
-    }
-}
-
 /// A clock that is ahead and set back before midnight. The day that it has counted comes while the agent restarts.
-#[test]
-fn restart_over_midnight_is_no_step_of_the_clock() {
-    // The tests' first moment is 08:00.
-    let midnight = 3 * 86_400 + 16 * 3_600;
-    let (before, after, ahead) = (midnight - 60, midnight + 60, midnight + 7_200);
-    let lowered = BitRate::mbit(2);
-    let most_after = |stored: Option<u64>| {
-        let dir = tempfile::tempdir().unwrap();
-        let config = config("");
-        let store = Store::open(dir.path()).unwrap();
-        let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
-        let mut limited = offer("web", 20);
-        let quota = weir_agree::Quota { day: Some(Bytes(1_000)), month: None, after: lowered };
-        limited.terms.quota = Some(quota);
-        let id = agreements.offer(&client(), None, limited, &store, moment(0)).unwrap().agreement.id;
-        agreements.ledger.count(&id, Bytes(1_000), moment(ahead).utc).unwrap();
-        agreements.advance(moment(before).utc);
-        agreements.save_counted(&store, false);
-        if let Some(at) = stored {
-            let wall = std::time::Duration::from_millis(moment(at).utc.millis() as u64);
-            let reading = Reading { wall, boot: wall, is_synchronized: true };
-            store.save_clock(&Clock::start(reading, "this", None).mark().unwrap()).unwrap();
-        }
-        drop((agreements, store));
-        let store = Store::open(dir.path()).unwrap();
-        let agreements = Agreements::open(&config, &store, moment(after).utc).unwrap().unwrap();
-        agreements.in_force(Direction::Upload, moment(after).utc)[0].max
-    };
-    assert_eq!(most_after(Some(before)), BitRate::mbit(20));
-    assert_eq!(most_after(Some(before - 86_400)), lowered, "the clock was set forward by a day");
-    assert_eq!(most_after(None), lowered, "without a stored time it may have been set");
-}
-
 /// A clock 400 days ahead, which is set back, and an agent that finds the usage of that clock in its database.
-#[test]
-fn quota_renews_at_midnight_after_the_clock_was_ahead_and_after_a_restart() {
-    let dir = tempfile::tempdir().unwrap();
-    let config = config("");
-    let (wrong, day) = (400 * 86_400, 86_400);
-    let quota = |day| weir_agree::Quota { day: Some(Bytes(day)), month: None, after: BitRate::mbit(2) };
-    let sent_today = |agreements: &Agreements, id: &Name, at| {
-        agreements.status(agreements.one(id.as_str()).unwrap(), None, &[], moment(at).utc).sent_today
-    };
-    let id = {
-        let store = Store::open(dir.path()).unwrap();
-        let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
-        let mut limited = offer("web", 20);
-        limited.terms.quota = Some(quota(1_000));
-        let id = agreements.offer(&client(), None, limited, &store, moment(0)).unwrap().agreement.id;
-        agreements.ledger.count(&id, Bytes(1_000), moment(wrong).utc).unwrap();
-        agreements.counted.insert(id.clone());
-        agreements.save_counted(&store, false);
-        agreements.advance(moment(0).utc);
-        assert_eq!(agreements.in_force(Direction::Upload, moment(0).utc)[0].max, BitRate::mbit(2));
-        assert_eq!(agreements.in_force(Direction::Upload, moment(day).utc)[0].max, BitRate::mbit(20));
-        assert_eq!(sent_today(&agreements, &id, day), Bytes(0));
-        // The database still has the usage of the wrong clock.
-        id
-    };
-    let store = Store::open(dir.path()).unwrap();
-    let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
-    assert_eq!(
-        (sent_today(&agreements, &id, 0), sent_today(&agreements, &id, day)),
-        (Bytes(1_000), Bytes(0))
-    );
-    agreements.save_counted(&store, false);
-    drop((agreements, store));
-    // The mended usage is stored, so an agent of the next day does not take it for its own.
-    let store = Store::open(dir.path()).unwrap();
-    let agreements = Agreements::open(&config, &store, moment(day).utc).unwrap().unwrap();
-    assert_eq!(sent_today(&agreements, &id, day), Bytes(0));
-}
-
-#[test]
-fn user_ends_and_renews_own_agreements_and_root_those_of_all() {
-    let dir = tempfile::tempdir().unwrap();
-    let config = config("keep_days = 1\n");
-    let id = {
-        let store = Store::open(dir.path()).unwrap();
-        let mut agreements = Agreements::open(&config, &store, moment(0).utc).unwrap().unwrap();
-        let made = agreements
-            .offer(&client(), Some(Maker::User(1000)), offer("web", 20), &store, moment(0))
-            .unwrap();
-        let old = agreements.offer(&client(), None, offer("db", 20), &store, moment(0)).unwrap().agreement.id;
-        assert!(agreements.permits(&Owner::Of(Maker::User(1000)), old.as_str(), "renew").is_err());
-        made.agreement.id
-    };
-    // The owner is known after a restart too.
-    let store = Store::open(dir.path()).unwrap();
-    let mut agreements = Agreements::open(&config, &store, moment(1).utc).unwrap().unwrap();
-    for owner in [Owner::Any, Owner::Of(Maker::User(1000))] {
-        agreements.permits(&owner, id.as_str(), "terminate").unwrap();
-    }
-    let refused = agreements.permits(&Owner::Of(Maker::User(1001)), id.as_str(), "terminate").unwrap_err();
-    assert_eq!(refused.code, FaultCode::Forbidden);
-    assert_eq!(
-        refused.message,
-        "user 1001 cannot terminate a-1: user 1000 made it; root may, and so may each user of `admin` in \
-         `[access]` of the configuration"
-    );
-    // An id is never used again, so no user inherits an agreement.
-    agreements.terminate(id.as_str(), &store, moment(2).utc).unwrap();
-    agreements.finish(|_| true, &store, moment(2).utc);
-    agreements.settle(&store, moment(2 * 86_400).utc);
-    assert!(!store.agreements().unwrap().owners.contains_key(&id));
-}
-
 /// Of two agreements about one class the first one has it.
 #[test]
 fn agreements_in_force_come_by_age_and_not_by_the_text_of_their_ids() {
@@ -589,57 +369,6 @@ fn agreements_in_force_come_by_age_and_not_by_the_text_of_their_ids() {
     let ids: Vec<Name> = (0..11).map(&mut answer).collect();
     let in_force = stored.agreements.in_force(Direction::Upload, moment(1000).utc);
     assert_eq!(in_force.into_iter().map(|one| one.id).collect::<Vec<_>>(), ids);
-}
-
-#[test]
-fn offers_without_admin_are_for_one_container_or_by_a_template() {
-    let user = Owner::Of(Maker::User(1000));
-    let with = |change: &dyn Fn(&mut Offer)| {
-        let mut offer = offer("web", 20);
-        change(&mut offer);
-        offer
-    };
-    let of_all = with(&|offer| offer.terms.selector.subnet = Some("0.0.0.0/0".parse().unwrap()));
-    let by = |id: &str| {
-        let id = Name::new(id).unwrap();
-        with(&|offer| offer.context.template_id = Some(id.clone()))
-    };
-    let free = StoredAgreements::new().agreements;
-    assert!(free.permits_offer(&user, &offer("web", 20), false, moment(0).utc).is_ok());
-    // Neither does another name of such a class help, nor that of a class that selects packets.
-    let aliases = RESERVED.map(|name| offer(&format!("weir:{name}"), 20));
-    let others = ["group:shop", "agreement:a-1", "absent:web"].map(|name| offer(name, 20));
-    let at_host = with(&|offer| {
-        offer.terms.selector.container = Some(Name::new("weir:host").unwrap());
-        offer.terms.selector.source_port = Some(80);
-    });
-    assert!(
-        free.permits_offer(&user, &offer("docker:host", 20), false, moment(0).utc).is_ok(),
-        "a container of that name"
-    );
-    assert!(free.permits_offer(&user, &offer("voice", 20), true, moment(0).utc).is_err());
-    let own = RESERVED.map(|name| offer(name, 20));
-    for refused in own.iter().chain(&aliases).chain(&others).chain([&at_host, &of_all]) {
-        let fault = free.permits_offer(&user, refused, false, moment(0).utc).unwrap_err();
-        assert_eq!(fault.code, FaultCode::Forbidden);
-        assert!(fault.message.contains("offer for a container"), "{}", fault.message);
-        assert!(free.permits_offer(&Owner::Any, refused, false, moment(0).utc).is_ok());
-    }
-
-    let template = |id: &str, selector: &str| {
-        format!(
-            "[[agreements.template]]\nid = \"{id}\"\nresponder = \"node\"\nservice = {{ term = \"t\", name = \"s\" }}\n\
-             terms = {{ min = \"1mbit\", max = \"9mbit\"{selector} }}\n"
-        )
-    };
-    let selecting = template("http", ", selector = { destination_port = 80, protocol = \"tcp\" }");
-    let bound = StoredAgreements::with(&(template("any", "") + &selecting)).agreements;
-    let is_permitted = |offer: &Offer| bound.permits_offer(&user, offer, false, moment(0).utc).is_ok();
-    assert!(!is_permitted(&offer("web", 20)) && !is_permitted(&by("bandwidth")), "it names none of them");
-    assert!(is_permitted(&by("any")) && is_permitted(&by("http")));
-    let other_packets = Offer { context: by("http").context, ..of_all };
-    assert!(!is_permitted(&other_packets));
-    assert!(bound.permits_offer(&Owner::Any, &offer("web", 20), false, moment(0).utc).is_ok());
 }
 
 /// A capacity that falls leaves the part that no agreement may have, to the host and all that has no agreement.
@@ -662,42 +391,6 @@ fn promises_in_force_leave_the_part_that_no_agreement_may_have() {
 
 /// Another tenant can neither take packets of a container that is under an agreement, nor shut its owner out by a part
 /// of the packets.
-#[test]
-fn container_under_an_agreement_is_no_one_elses_without_admin() {
-    let mut stored = StoredAgreements::new();
-    let maker = |party: &str| Maker::Party(party.to_owned());
-    let of = |party: &str, subnet: Option<&str>| {
-        let mut offer = offer("video", 20);
-        offer.context.initiator = Name::new(party).unwrap();
-        if let Some(subnet) = subnet {
-            let container = Name::new("docker:video").ok();
-            offer.terms.selector = Selector { container, subnet: subnet.parse().ok(), ..Selector::default() };
-        }
-        offer
-    };
-    let mut made = of("acme", None);
-    made.terms.end = Some(moment(100).utc);
-    stored.agreements.offer(&client(), Some(maker("acme")), made, &stored.store, moment(0)).unwrap();
-    let permits = |owner: &Owner, offer: &Offer| {
-        stored.agreements.permits_offer(owner, offer, false, moment(5).utc).map_err(|fault| fault.code)
-    };
-    let (acme, evil) = (Owner::Of(maker("acme")), Owner::Of(maker("evil")));
-    let part = of("evil", Some("0.0.0.0/0"));
-    assert_eq!(permits(&evil, &part), Err(FaultCode::SelectorTaken));
-    assert_eq!(permits(&acme, &of("acme", Some("192.0.2.0/24"))), Ok(()));
-    assert_eq!(permits(&Owner::Any, &part), Ok(()));
-    // A user may name any party.
-    let user = Owner::Of(Maker::User(1000));
-    assert_eq!(permits(&user, &of("acme", Some("192.0.2.0/24"))), Err(FaultCode::SelectorTaken));
-
-    let mut later = part;
-    later.terms.start = Some(moment(101).utc);
-    assert_eq!(permits(&evil, &later), Ok(()), "the first one is over then");
-    let mut other = of("evil", None);
-    other.service.name = Name::new("mail").unwrap();
-    assert_eq!(permits(&evil, &other), Ok(()));
-}
-
 #[test]
 fn figures_count_all_agreements_in_force_and_show_violated_ones_first() {
     let StoredAgreements { mut agreements, store, _dir } = StoredAgreements::new();
