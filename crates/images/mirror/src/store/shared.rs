@@ -1,7 +1,7 @@
 //! One directory for several nodes: what the others set aside, what they have brought and taken away.
 //!
-//! Only files tell, and only files of one writer each: no lock for which a node waits, no change notification, so that
-//! any POSIX file system will do. The bound holds without a server. A node that wants room first
+//! Only files tell, and only files of one writer each: no lock for which a node waits, no change
+//! notification, so that any POSIX file system will do. The bound holds without a server. A node that wants room first
 //! writes its claim, and then reads the claims of the others; of two at once at least one sees the
 //! other.
 

@@ -164,6 +164,18 @@ fn small_has(small: BitRate) -> impl Fn(&Model, u16) -> BitRate {
     move |_, minor| if minor == 16 { small } else { BitRate(BitRate::mbit(100).0 - small.0) }
 }
 
+/// Looks of a slow link that are early and late by some packets, in turn.
+#[test]
+fn error_is_found_though_each_look_alone_is_strange() {
+    let mut model = Model::new(members());
+    let uneven = |model: &Model, minor| {
+        let is_late = model.now.0.as_millis() / LOOK.as_millis() % 2 == 0;
+        model.with_a_packet_on_top(minor).scale(if is_late { 107 } else { 93 }, 100)
+    };
+    model.look(60, QUEUED, uneven);
+    assert!(model.rate(16) < BitRate::kbit(1_900), "{}", model.rate(16));
+}
+
 #[test]
 fn class_with_few_packets_may_get_less_alone() {
     const FEW: u64 = 1514;
