@@ -59,7 +59,8 @@ struct Main {
 }
 
 impl Agent {
-    /// Builds the agent, which `serve` then runs. After an error the division of an earlier agent is in force, or the link is not shared.
+    /// Builds the agent, which `serve` then runs. After an error the division of an earlier agent is in force, or
+    /// the link is not shared.
     pub(super) fn open(config_file: ConfigFile, config: Config, access: Access) -> anyhow::Result<Agent> {
         let standing = Standing::look(&mut Netlink::open()?)?;
         let state = config.agent.state.clone();
