@@ -169,7 +169,7 @@ fn small_has(small: BitRate) -> impl Fn(&Model, u16) -> BitRate {
 fn error_is_found_though_each_look_alone_is_strange() {
     let mut model = Model::new(members());
     let uneven = |model: &Model, minor| {
-        let is_late = model.now.0.as_millis() / LOOK.as_millis() % 2 == 0;
+        let is_late = (model.now.0.as_millis() / LOOK.as_millis()).is_multiple_of(2);
         model.with_a_packet_on_top(minor).scale(if is_late { 107 } else { 93 }, 100)
     };
     model.look(60, QUEUED, uneven);
