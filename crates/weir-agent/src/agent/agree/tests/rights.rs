@@ -125,7 +125,7 @@ fn container_under_an_agreement_is_no_one_elses_without_admin() {
 
 /// A part of the packets cannot grow into the time of another's agreement either.
 #[test]
-fn renewal_without_admin_ends_before_another_accounts_agreement_about_the_container() {
+fn renewal_without_admin_ends_before_another_accounts_agreement() {
     let mut stored = StoredAgreements::new();
     let maker = |party: &str| Maker::Party(party.to_owned());
     let mut make = |party: &str, start, end, subnet: Option<&str>| {
