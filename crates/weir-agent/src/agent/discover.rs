@@ -268,8 +268,13 @@ fn strangers(node: &Node<'_>, taken: &BTreeSet<u32>) -> Vec<(u32, String)> {
     links.map(|l| (l.index, l.name.clone())).collect()
 }
 
-/// The links of the configuration that exist, by their configured devices.
-fn uplinks(config: &Config, links: &[Link], known: &BTreeMap<String, u32>) -> BTreeMap<String, Link> {
+/// The links of the configuration that exist, by their configured devices. `known` has their last indices, by which a
+/// renamed one is found.
+pub(crate) fn uplinks(
+    config: &Config,
+    links: &[Link],
+    known: &BTreeMap<String, u32>,
+) -> BTreeMap<String, Link> {
     let find = |device: &String| {
         let named = links.iter().find(|link| link.name == *device);
         let renamed = || links.iter().find(|link| known.get(device) == Some(&link.index));

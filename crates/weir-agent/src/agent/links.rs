@@ -13,23 +13,30 @@ use weir_share::Allocator;
 use weir_units::{BitRate, chain};
 
 use super::{
-    Agent, class_key::ClassKey, discover::Discovery, download::OpenError, effects::not_enforced,
-    figures::Figures, other_link::OtherLink, uplink::Uplink,
+    Agent,
+    class_key::ClassKey,
+    discover::{self, Discovery},
+    download::OpenError,
+    effects::not_enforced,
+    figures::Figures,
+    other_link::OtherLink,
+    uplink::Uplink,
 };
 use crate::config::{self, Config};
 
 /// The link that the default route takes: the device among `links` with the best route. The link of now stays
 /// if no route goes by a link, or if another one is only as good.
 ///
-/// `routes` begin with the one that the kernel takes first. A route by a bridge goes by its ports.
+/// `routes` begin with the one that the kernel takes first. A route by a bridge goes by its ports. `interfaces` has
+/// those of the links, by their configured devices.
 fn taken<'a>(
     links: impl Iterator<Item = &'a str>,
     routes: &[DefaultRoute],
-    interfaces: &[Link],
+    interfaces: &BTreeMap<String, Link>,
     now: &str,
 ) -> Option<&'a str> {
     let metric_of = |device: &str| {
-        let link = interfaces.iter().find(|link| link.name == device)?;
+        let link = interfaces.get(device)?;
         let leads = |route: &&DefaultRoute| route.index == link.index || link.master == Some(route.index);
         routes.iter().find(leads).map(|route| route.metric)
     };
@@ -72,9 +79,10 @@ pub(super) fn of_route(config: Config, netlink: &mut Netlink) -> Config {
     if !config.link.is_one_of_several() {
         return config;
     }
-    let (Ok(routes), Ok(interfaces)) = (netlink.default_routes(), netlink.links()) else { return config };
+    let (Ok(routes), Ok(links)) = (netlink.default_routes(), netlink.links()) else { return config };
+    let interfaces = discover::uplinks(&config, &links, &BTreeMap::new());
     let devices = || config.link.all().map(|link| link.device.as_str());
-    let is_there = |device: &&str| interfaces.iter().any(|link| link.name == *device);
+    let is_there = |device: &&str| interfaces.contains_key(*device);
     let first = || devices().find(is_there);
     let device = taken(devices(), &routes, &interfaces, &config.link.device).or_else(first);
     device.and_then(|device| config.sharing(device)).unwrap_or(config)
@@ -83,12 +91,12 @@ pub(super) fn of_route(config: Config, netlink: &mut Netlink) -> Config {
 impl Agent {
     /// Moves to the link that the default route takes now.
     pub(super) fn follow_route(&mut self) {
-        let link = &self.classes.config().link;
-        if !link.is_one_of_several() {
+        if !self.classes.config().link.is_one_of_several() {
             return;
         }
+        let known = self.uplinks();
         let netlink = &mut self.datapath.netlink;
-        let (routes, interfaces) = match netlink.default_routes().and_then(|r| Ok((r, netlink.links()?))) {
+        let (routes, links) = match netlink.default_routes().and_then(|r| Ok((r, netlink.links()?))) {
             Ok(found) => found,
             Err(e) => {
                 let effects =
@@ -96,6 +104,9 @@ impl Agent {
                 return self.follow_up(effects);
             }
         };
+        let config = self.classes.config();
+        let link = &config.link;
+        let interfaces = discover::uplinks(config, &links, &known);
         let devices = link.all().map(|link| link.device.as_str());
         let device = taken(devices, &routes, &interfaces, &link.device);
         let moved = device.filter(|device| *device != link.device);
@@ -370,14 +381,16 @@ impl Agent {
 mod tests {
     use super::*;
 
-    fn interface(index: u32, name: &str, master: Option<u32>) -> Link {
-        Link { index, name: name.to_owned(), master, ..Link::default() }
+    /// The interface of a configured device.
+    fn interface(index: u32, device: &str, master: Option<u32>) -> (String, Link) {
+        (device.to_owned(), Link { index, name: device.to_owned(), master, ..Link::default() })
     }
 
     #[test]
     fn best_default_route_names_the_link_and_a_tie_changes_nothing() {
-        let interfaces =
-            [interface(2, "eth0", None), interface(3, "wwan0", None), interface(4, "tun0", None)];
+        let mut interfaces = BTreeMap::from([interface(2, "eth0", None), interface(3, "wwan0", None)]);
+        // It has been renamed.
+        interfaces.get_mut("eth0").unwrap().name = "wan".to_owned();
         let route = |metric, index| DefaultRoute { metric, index };
         for (routes, now, link) in [
             (vec![route(100, 2), route(700, 3)], "eth0", Some("eth0")),
@@ -397,8 +410,7 @@ mod tests {
 
     #[test]
     fn default_route_by_a_bridge_goes_by_the_link_that_is_its_port() {
-        let interfaces =
-            [interface(2, "eth0", Some(5)), interface(3, "wwan0", None), interface(5, "br0", None)];
+        let interfaces = BTreeMap::from([interface(2, "eth0", Some(5)), interface(3, "wwan0", None)]);
         let routes = [DefaultRoute { metric: 0, index: 5 }, DefaultRoute { metric: 9, index: 3 }];
         let links = ["eth0", "wwan0"].into_iter();
         assert_eq!(taken(links, &routes, &interfaces, "wwan0"), Some("eth0"));
