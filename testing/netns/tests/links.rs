@@ -268,6 +268,62 @@ fn modem_that_is_unplugged_and_comes_back_is_shared_again() {
     assert_eq!(devices(&node), Vec::<String>::new());
 }
 
+/// The route goes by a device's index, and weir keeps the device by it.
+#[test]
+fn renamed_device_keeps_the_main_role_with_the_default_route() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = node(1);
+    start(&mut node, EngineKind::Htb, &["C1"]);
+    node.weir(&["set", &node.name("C1"), "min=30mbit"]);
+    node.sh(&["ip", "link", "set", "dev", UPLINK, "name", "wan"]);
+    let told = || node.weir(&["events"]).contains(&format!("{UPLINK} is called wan now, and stays the link"));
+    let begin = Instant::now();
+    while !told() {
+        assert!(begin.elapsed() < Duration::from_secs(5), "it is not told: {}", node.weir(&["events"]));
+        sleep(Duration::from_millis(50));
+    }
+    sleep(Duration::from_millis(500));
+    let view = link(&node);
+    let events = node.weir(&["events"]);
+    assert_eq!(view.device, UPLINK, "{events}");
+    assert!(!events.contains("the default route goes by"), "{events}");
+    assert_eq!(node.class("C1").policy.min, Some(BitRate::mbit(30)), "the minimum is promised as before");
+}
+
+/// Its filters send packets to a device of the earlier agent, which the next one removes.
+#[test]
+fn uplink_of_a_killed_agent_that_is_a_class_now_lets_packets_pass() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = node(1);
+    let capacity = BitRate::mbit(SECOND_MBIT);
+    node.start(&node.config().link("download = \"50mbit\"").awaiting(&[node.name("C1")]));
+    let hooks = |node: &Node| {
+        let shown = |hook| node.sh(&["tc", "filter", "show", "dev", UPLINK, hook]);
+        let is_ours = |line: &&str| line.contains("handle") && line.contains("weir_");
+        ["ingress", "egress"].map(|hook| shown(hook).lines().filter(is_ours).count())
+    };
+    assert_eq!(hooks(&node), [1, 2]);
+    for attach in ["attach = \"tcx\"", "attach = \"clsact\""] {
+        node.agent().kill();
+        let lan = format!("[[class]]\nname = \"lan\"\ninterface = \"{UPLINK}\"\n");
+        let config = node.config().on(SECOND).capacity(capacity).link(attach).sections(&lan);
+        node.agent().rewrite(&config.awaiting(&["lan".to_owned()])).expect("it is written");
+        node.restart();
+        sleep(Duration::from_millis(500));
+        let port = usize::from(attach.contains("clsact"));
+        assert_eq!(hooks(&node), [port, 0], "{attach}: filters of the earlier agent stay");
+        node.sh(&["ping", "-c", "3", "-i", "0.1", "-W", "1", "10.98.0.2"]);
+        let earlier = node.config().link("download = \"50mbit\"").awaiting(&[node.name("C1")]);
+        node.agent().kill();
+        node.agent().rewrite(&earlier).expect("it is written");
+        node.restart();
+    }
+}
+
 /// The kernel chooses a path of the route by a packet's addresses, and rules may look at its ports.
 #[test]
 fn flows_of_a_multipath_route_and_of_a_rule_are_known_at_their_port() {

@@ -462,11 +462,12 @@ impl Attachments {
         swept.filter(|error| !error.is_gone()).collect()
     }
 
+    /// A port keeps the program that catches its packets. It may have been an earlier agent's uplink or tunnel.
     fn sweep_link(&mut self, link: &Link) -> Result<(), EngineError> {
-        if self.ports.contains_key(&link.index) {
-            return Ok(());
+        let is_port = self.ports.contains_key(&link.index);
+        if !is_port {
+            uncatch_tcx(link.index, &link.name)?;
         }
-        uncatch_tcx(link.index, &link.name)?;
         let is_tunnel = self.tunnels.contains_key(&link.index);
         if !is_tunnel {
             tunnels::uncatch_tunnel(link.index, &link.name)?;
@@ -474,7 +475,9 @@ impl Attachments {
         let number = (0..MAX_LINKS).find(|number| self.uplink(*number) == Some(link.index));
         let beside = number.map_or_else(beside::all, |number| self.unwanted_beside(number));
         self.unfilter_beside(link.index, &link.name, &beside)?;
-        self.unfilter(link.index, &link.name, Hook::Ingress)?;
+        if !is_port {
+            self.unfilter(link.index, &link.name, Hook::Ingress)?;
+        }
         if number.is_none() && !is_tunnel {
             self.unfilter(link.index, &link.name, Hook::Egress)?;
         }
