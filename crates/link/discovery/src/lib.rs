@@ -19,6 +19,7 @@ pub mod fuzz {
         docker::fuzz::{event, inspected, labels},
     };
 }
+mod http;
 pub mod labels;
 pub mod libvirt;
 pub mod lxc;
