@@ -489,7 +489,7 @@ fn wrong_value_of_any_key_is_refused_without_the_names_of_types() {
         "[link] capacity download charge_drops overhead mpu atm framing engine form allocator attach delay_ms reservable \
          local exempt charge_local split queues pacing priority",
         "[agent] socket state audit_size audit_files at_end",
-        "[discover] docker podman containerd netns lxc libvirt",
+        "[discover] docker podman containerd incus netns lxc libvirt",
         "[labels] accept max_min total_min",
         "[defaults] weight min max",
         "[host] weight min max",
