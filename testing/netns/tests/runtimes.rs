@@ -1,6 +1,8 @@
-//! Real runtimes beside Docker: containerd with its own client, and Podman with its socket. They have roots of their
-//! own. `scripts/install-deps.sh runtimes` installs them.
+//! Real runtimes beside Docker: containerd with its own client, Podman and LXD with their sockets. They have roots of
+//! their own. `scripts/install-deps.sh runtimes` installs them.
 
+#[path = "runtimes/incus.rs"]
+mod incus;
 #[path = "runtimes/libvirt.rs"]
 mod libvirt;
 #[path = "runtimes/lxc.rs"]
