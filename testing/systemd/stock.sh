@@ -7,8 +7,8 @@ source /test/common.sh
 
 traffic=/test/traffic.py
 counted=/test/counted
-# Each may have 2 Mbit/s, and has a weight: by labels of Docker, Podman and containerd, by keys of Incus, by the
-# configuration for the unit and for alice's slice, and by `weir set` for LXC, which has no labels.
+# Each may have 2 Mbit/s, and has a weight. Docker, Podman and containerd have labels, and Incus has keys. The
+# configuration names the unit's and that of alice's slice, and `weir set` that of LXC, which has no labels.
 kinds=(docker1 docker-host podman1 podman-host alice ctr1 lxc1 incus1 job)
 declare -A port=([docker1]=5001 [docker-host]=5002 [podman1]=5003 [podman-host]=5004 [alice]=5005 [ctr1]=5006 [lxc1]=5007
 	[incus1]=5008 [job]=5009)
