@@ -193,6 +193,10 @@ fn every_bad_value_is_refused_and_named() {
         (&format!("{LINK}[[class]]\nname = \"host\"\n"), "weir's own"),
         (&format!("{LINK}[[class]]\nname = \"a b\"\n"), "not a name"),
         (&format!("{LINK}[discover]\ndocker = 3\n"), "true, false or the path"),
+        (
+            &format!("{LINK}[discover]\nincus = true\nlxc = false\n"),
+            "[discover] incus: [discover] lxc is false",
+        ),
         (&matching("{}"), "it matches everything: name at least one of container"),
         (&matching("3"), "a selector such as { protocol"),
         (&matching("{ prot = \"tcp\" }"), "unknown field `prot`"),
