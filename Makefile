@@ -6,7 +6,7 @@
 #   make test-uml completion times in virtual time: the same again for one seed, and as in real time
 #   make test-vm the tests that want another kernel or virtual time, under qemu
 #   make test-arm64  the verifier, `weir doctor`, conformance and faults on a kernel of arm64, under qemu
-#   make test-runtimes  classes of real Podman, containerd, LXC and libvirt, and of a cluster's pods
+#   make test-runtimes  classes of real Podman, containerd, LXC, LXD and libvirt, and of a cluster's pods
 #   make test-containerd  `weir image doctor` beside containerd 2.0 to 2.3
 #   make clients  clients of the API in Python and Go, in target/clients
 #   make test-clients  their examples beside an agent (root, Go)

@@ -64,7 +64,11 @@ for part in $wanted; do
         ;;
     # Container runtimes beside Docker.
     # Virtual machines: libvirt without its services.
-    runtimes) add libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 podman runc containerd containernetworking-plugins slirp4netns lxc busybox-static iperf3 ;;
+    runtimes)
+        add libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 podman runc containerd containernetworking-plugins slirp4netns lxc busybox-static iperf3
+        # Elsewhere it is a snap, whose daemon takes no directory of a test.
+        [ "$(. /etc/os-release && echo "$ID")" != debian ] || add lxd
+        ;;
     # Packages and what judges them. nfpm needs Go, which scripts/nfpm.sh looks for.
     dist) add python3 binutils debootstrap lintian rpm xz-utils iproute2 util-linux openssh-client ;;
     # systemd measures how exposed the units are.

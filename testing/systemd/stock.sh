@@ -7,8 +7,8 @@ source /test/common.sh
 
 traffic=/test/traffic.py
 counted=/test/counted
-# Each may have 2 Mbit/s, and has a weight: by labels of Docker, Podman and containerd, by the configuration for the unit
-# and for alice's slice, and by `weir set` for LXC and Incus, which have no labels.
+# Each may have 2 Mbit/s, and has a weight. Docker, Podman and containerd have labels, and Incus has keys. The
+# configuration names the unit's and that of alice's slice, and `weir set` that of LXC, which has no labels.
 kinds=(docker1 docker-host podman1 podman-host alice ctr1 lxc1 incus1 job)
 declare -A port=([docker1]=5001 [docker-host]=5002 [podman1]=5003 [podman-host]=5004 [alice]=5005 [ctr1]=5006 [lxc1]=5007
 	[incus1]=5008 [job]=5009)
@@ -69,7 +69,7 @@ pass "Docker $(docker --version | sed 's/.*version \([^,+]*\).*/\1/') has the dr
 
 quietly dpkg --install /test/weir.deb
 weir init --capacity ${capacity}mbit --yes >/test/init 2>&1 || { cat /test/init; fail "weir init"; }
-for runtime in Docker Podman; do grep -q "^$runtime is here" /test/init || { cat /test/init; fail "weir init does not find $runtime"; }; done
+for runtime in Docker Podman Incus; do grep -q "^$runtime is here" /test/init || { cat /test/init; fail "weir init does not find $runtime"; }; done
 cat >>/etc/weir/weir.toml <<END
 containerd = true
 
@@ -127,7 +127,7 @@ cp -a /test/image /test/incus/rootfs
 printf 'architecture: x86_64\ncreation_date: 1767225600\n' >/test/incus/metadata.yaml
 tar -C /test/incus -cf /test/incus.tar metadata.yaml rootfs
 quietly incus image import /test/incus.tar --alias bare
-quietly incus launch bare incus1
+quietly incus launch bare incus1 --config user.weir.max=2mbit --config user.weir.weight=${weight[incus1]}
 begins incus1
 bridge=$(incus network get incusbr0 ipv4.address)
 quietly incus exec incus1 -- /bin/sh -c "ip link set eth0 up; ip address add ${bridge%.*}.50/24 dev eth0; ip route add default via ${bridge%/*}"
@@ -141,7 +141,7 @@ quietly loginctl enable-linger alice
 waited_for 10 test -S /run/user/1000/bus || fail "alice has no manager of her own"
 quietly as_alice podman import /test/image.tar bare
 quietly as_alice podman run --detach --name rootless bare /bin/sh -c "sleep 2; $(send alice)"
-for name in lxc1 incus1; do quietly weir set $name max=2mbit weight=${weight[$name]}; done
+quietly weir set lxc1 max=2mbit weight=${weight[lxc1]}
 quietly systemctl start job
 for name in "${kinds[@]}"; do waited_for 5 enforced $name || { weir ps; fail "$name is not enforced"; }; done
 late=""
@@ -156,6 +156,24 @@ pass "each container is a class soon after the command that starts it:${times%,}
 sleep 8
 rates 4 2 2 2 2 2 2 2 2 2 || { weir ps; fail "beside a maximum of 2 Mbit/s:$figures"; }
 pass "each kind is held to its maximum:$figures"
+
+# keyed MAX: since a key of incus1 was set, its class has got this maximum, bit/s, within a second.
+has_max() { weir ps --json | python3 -c 'import json, sys; c, = [c for c in json.load(sys.stdin) if c["name"] == "incus1"]; assert c["policy"]["max"] == int(sys.argv[1]), c' "$1"; }
+keyed() {
+	local from=$(now)
+	waited_for 5 has_max "$1" || { weir explain incus1; fail "a key of incus1 is not in force"; }
+	figures=$(since "$from")
+	within "$figures" 0 1 || fail "a key of incus1 is in force $figures s after \`incus config set\`"
+}
+quietly incus config set incus1 user.weir.max=1mbit
+keyed 1000000
+sleep 1
+rates 4 2 2 2 2 2 2 2 1 2 || { weir ps; fail "beside a key of 1 Mbit/s for incus1:$figures"; }
+held=$figures
+quietly incus config set incus1 user.weir.max=2mbit
+keyed 2000000
+pass "a key of Incus is in force $figures s after \`incus config set\`:$held with 1 Mbit/s for incus1"
+sleep 3
 
 # steady WHAT: since $from no kind has had more than its maximum in any half second, and no class is another.
 handles() { weir ps --json | python3 -c 'import json, sys; print(*sorted(c["name"] + "=" + c["handle"] for c in json.load(sys.stdin) if c.get("handle")))'; }

@@ -84,7 +84,8 @@ pub struct PolicyView {
 pub struct Class {
     /// The name in commands and output.
     pub name: String,
-    /// The part that reported it: `cni`, `docker`, `podman`, `containerd`, `netns`, `config`, `weir`.
+    /// The part that reported it: `cni`, `docker`, `podman`, `containerd`, `incus`, `libvirt`, `lxc`, `netns`, `config`,
+    /// `weir`.
     pub source: String,
     /// The kind of class.
     pub kind: ClassKind,

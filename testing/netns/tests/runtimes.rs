@@ -1,6 +1,8 @@
-//! Real runtimes beside Docker: containerd with its own client, and Podman with its socket. They have roots of their
-//! own. `scripts/install-deps.sh runtimes` installs them.
+//! Real runtimes beside Docker: containerd with its own client, Podman and LXD with their sockets. They have roots of
+//! their own. `scripts/install-deps.sh runtimes` installs them.
 
+#[path = "runtimes/incus.rs"]
+mod incus;
 #[path = "runtimes/libvirt.rs"]
 mod libvirt;
 #[path = "runtimes/lxc.rs"]
@@ -94,7 +96,17 @@ fn until_gone(node: &Node, name: &str) {
 
 /// Asserts that a busy sender is held to its maximum, and then to another one that is set while it sends.
 fn assert_held(node: &Node, name: &str, max: BitRate) {
-    let bytes = || (Instant::now(), node.class(name).bytes.0);
+    // The agent counts each 100 ms: right after it has counted, the bytes are those of this moment.
+    let bytes = || {
+        let counted = node.class(name).bytes.0;
+        loop {
+            let (now, bytes) = (Instant::now(), node.class(name).bytes.0);
+            if bytes != counted {
+                return (now, bytes);
+            }
+            sleep(Duration::from_millis(2));
+        }
+    };
     let measure = || {
         let before = bytes();
         sleep(Duration::from_secs(2));

@@ -19,6 +19,8 @@ pub mod fuzz {
         docker::fuzz::{event, inspected, labels},
     };
 }
+mod http;
+pub mod incus;
 pub mod labels;
 pub mod libvirt;
 pub mod lxc;
@@ -101,6 +103,8 @@ pub enum Source {
     Containerd,
     /// libvirt's QEMU driver, by the state file of the virtual machine.
     Libvirt,
+    /// Incus or LXD, by its socket: virtual machines, and the labels of containers of [`Source::Lxc`].
+    Incus,
     /// LXC, LXD or Incus, by the monitor of the container.
     Lxc,
     /// The directory of named network namespaces.
@@ -117,6 +121,7 @@ impl std::fmt::Display for Source {
             Source::Podman => "podman",
             Source::Containerd => "containerd",
             Source::Libvirt => "libvirt",
+            Source::Incus => "incus",
             Source::Lxc => "lxc",
             Source::Netns => "netns",
             Source::Config => "config",
@@ -140,6 +145,8 @@ pub enum Location {
     Interface(String),
     /// On these interfaces of the host, which lead to a virtual machine.
     Interfaces(Vec<String>),
+    /// Where [`lxc`] finds it: by the monitor of its name, whose containers are in this directory.
+    Monitor(PathBuf),
     /// By this cgroup: path in the cgroup v2 hierarchy, such as `/system.slice/backup.service`.
     Cgroup(PathBuf),
 }
@@ -296,7 +303,7 @@ pub fn namespace(found: &Found) -> Option<NsId> {
     }
 }
 
-/// The same container with the labels that Docker's API tells of it.
+/// The same container with the labels that another source tells of it.
 fn with_labels(mut attached: Found, container: &Found) -> Found {
     let labelled = container.policy;
     let own = attached.policy;

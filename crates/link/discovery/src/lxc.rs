@@ -4,7 +4,8 @@
 //! `[lxc monitor] PATH NAME`. The monitor is in the v2 cgroup `/lxc.monitor.NAME`, and the container's processes are in
 //! `/lxc.payload.NAME` (`src/lxc/cgroups/cgfsng.c`, liblxc 4 and later). A number follows where an earlier container
 //! has left such a cgroup behind. LXD and Incus put the name of the project in front, but for the default one. The
-//! monitor's child that is the first process of another process namespace is the container's init.
+//! monitor's child that is the first process of another process namespace is the container's init. The path of the
+//! containers tells those of LXC, LXD and Incus apart, where two have one name.
 //!
 //! The cgroup of the payload is the container's to divide, so that nothing in it is believed.
 
@@ -18,6 +19,7 @@ use crate::{
     Found, Location, Source, Warning,
     cgroup::Cgroup2,
     node::{Node, is_own, process_netns},
+    with_labels,
 };
 
 const MONITOR: &str = "lxc.monitor.";
@@ -27,22 +29,36 @@ const TITLE: &str = "[lxc monitor] ";
 /// The most processes of one monitor that are looked at.
 const LOOKS: usize = 64;
 
-/// The containers that run, by name, and those that have no class.
+/// The containers that run, by name, and those that have no class. The containers `told` at a
+/// [`Location::Monitor`] have the labels.
 #[must_use]
-pub fn scan(cgroups: &Cgroup2) -> (Vec<Found>, Vec<Warning>) {
-    containers(cgroups.mount(), &Node::here(), Path::new("/proc"))
+pub fn scan(cgroups: &Cgroup2, told: &[Found]) -> (Vec<Found>, Vec<Warning>) {
+    containers(cgroups.mount(), told, &Node::here(), Path::new("/proc"))
 }
 
-fn containers(mount: &Path, node: &Node, proc: &Path) -> (Vec<Found>, Vec<Warning>) {
+fn containers(mount: &Path, told: &[Found], node: &Node, proc: &Path) -> (Vec<Found>, Vec<Warning>) {
     let (mut found, mut warnings) = (Vec::new(), Vec::new());
     for (id, dir) in monitors(mount) {
-        let started = |pid: u32| Some((title(proc, pid).unwrap_or_else(|| id.clone()), init_of(proc, pid)?));
-        let Some((name, init)) = processes_of(&dir).into_iter().find_map(started) else {
+        let started = |pid: u32| Some((title(proc, pid), init_of(proc, pid)?));
+        let Some((title, init)) = processes_of(&dir).into_iter().find_map(started) else {
             // It starts or ends.
             continue;
         };
+        let is_titled = |told: &&Found| {
+            title.as_ref().is_some_and(|(path, name)| {
+                told.name == *name && told.location == Location::Monitor(path.clone())
+            })
+        };
+        let labelled = told.iter().find(is_titled);
+        let name = title.as_ref().map_or(&id, |(_, name)| name).clone();
         match locate(init, node) {
-            Ok(location) => found.push(Found::new(id, name, Source::Lxc, location)),
+            Ok(location) => {
+                let container = Found::new(id, name, Source::Lxc, location);
+                found.push(match labelled {
+                    Some(labelled) => with_labels(container, labelled),
+                    None => container,
+                });
+            }
             Err(why) => warnings.push(Warning::NoNetns { container: name, why }),
         }
     }
@@ -84,11 +100,11 @@ fn is_first(proc: &Path, pid: u32) -> bool {
     matches!(numbers[..], [_, "1"])
 }
 
-/// The name of the container by the title of its monitor.
-fn title(proc: &Path, monitor: u32) -> Option<String> {
+/// The path of the containers and the name of this one by the title of its monitor.
+fn title(proc: &Path, monitor: u32) -> Option<(PathBuf, String)> {
     let line = fs::read_to_string(proc.join(format!("{monitor}/cmdline"))).ok()?;
-    let title = line.trim_end_matches('\0').strip_prefix(TITLE)?;
-    title.rsplit(' ').next().filter(|name| !name.is_empty()).map(str::to_owned)
+    let (path, name) = line.trim_end_matches('\0').strip_prefix(TITLE)?.rsplit_once(' ')?;
+    (!name.is_empty()).then(|| (path.into(), name.to_owned()))
 }
 
 fn locate(init: u32, node: &Node) -> Result<Location, String> {
@@ -165,7 +181,7 @@ mod tests {
         fs::create_dir_all(dir.path().join("cgroup/lxc.payload.web/lxc.monitor.other")).unwrap();
         fs::create_dir_all(dir.path().join("cgroup/lxc.monitor.")).unwrap();
         let node = Node { netns, cgroup, own: Some(OWN) };
-        let (found, warnings) = containers(&dir.path().join("cgroup"), &node, &dir.path().join("proc"));
+        let (found, warnings) = containers(&dir.path().join("cgroup"), &[], &node, &dir.path().join("proc"));
         let names: Vec<(&str, &str)> =
             found.iter().map(|found| (found.id.as_str(), found.name.as_str())).collect();
         assert_eq!(names, [("hosted", "hosted"), ("web-1", "web")]);
@@ -179,5 +195,39 @@ mod tests {
         assert!(said[1].contains("61, is in cgroup /user.slice, which is not its own"), "{said:?}");
         let outside = "71, is in cgroup /../lxc.payload.beside, outside of the agent's cgroup namespace";
         assert!(said[2].contains(outside) && said[2].contains("--cgroupns host"), "{said:?}");
+    }
+
+    #[test]
+    fn labels_are_those_of_the_daemon_whose_directory_the_monitor_names() {
+        let dir = tempfile::tempdir().expect("a directory");
+        run(dir.path(), "web", (10, "[lxc monitor] /var/lib/lxc web"), (11, "11\t1"));
+        run(dir.path(), "web-1", (20, "[lxc monitor] /var/lib/incus/containers web"), (12, "12\t1"));
+        run(dir.path(), "shop_db", (30, "[lxc monitor] /srv/l x d/containers shop_db"), (13, "13\t1"));
+        run(dir.path(), "untitled", (40, "lxc-start"), (14, "14\t1"));
+        let told = |name: &str, home: &str, mbit: u64| {
+            let location = Location::Monitor(home.into());
+            let mut found = Found::new(name.to_owned(), name.to_owned(), Source::Incus, location);
+            found.policy.max = Some(weir_units::BitRate::mbit(mbit));
+            found
+        };
+        let told = [
+            told("web", "/var/lib/incus/containers", 2),
+            told("shop_db", "/srv/l x d/containers", 3),
+            told("untitled", "/var/lib/incus/containers", 4),
+            told("stopped", "/var/lib/incus/containers", 5),
+        ];
+        let node = Node { netns, cgroup, own: None };
+        let (found, _) = containers(&dir.path().join("cgroup"), &told, &node, &dir.path().join("proc"));
+        let maxima: Vec<(&str, &str, Option<u64>)> = found
+            .iter()
+            .map(|found| {
+                let max = found.policy.max.map(|max| max.bits_per_sec() / 1_000_000);
+                (found.id.as_str(), found.name.as_str(), max)
+            })
+            .collect();
+        let db = ("shop_db", "shop_db", Some(3));
+        let untitled = ("untitled", "untitled", None);
+        assert_eq!(maxima, [db, untitled, ("web", "web", None), ("web-1", "web", Some(2))]);
+        assert!(found.iter().all(|found| found.source == Source::Lxc));
     }
 }

@@ -196,6 +196,34 @@ impl Pauses {
     }
 }
 
+/// The longest time for which changes are gathered while they do not end.
+const LONGEST_SETTLE: Duration = Duration::from_millis(400);
+/// A pause between changes that ends a row of them.
+const CALM: Duration = Duration::from_millis(500);
+
+/// The time for which changes are gathered after a first one. It grows while they do not end.
+#[derive(Debug)]
+pub(crate) struct Settle {
+    first: Duration,
+    present: Duration,
+}
+
+impl Settle {
+    pub(crate) fn new(first: Duration) -> Settle {
+        Settle { first, present: first }
+    }
+
+    pub(crate) fn present(&self) -> Duration {
+        self.present
+    }
+
+    /// Notes that changes were awaited, and gathered, for this time.
+    pub(crate) fn note(&mut self, waited: Duration) {
+        let is_calm = waited > self.present + CALM;
+        self.present = if is_calm { self.first } else { (self.present * 2).min(LONGEST_SETTLE) };
+    }
+}
+
 /// The usual pause before a container that a runtime did not tell all of is asked about again.
 pub(crate) const SECOND_TRY: Duration = Duration::from_secs(5);
 /// The number of pauses of that length. Each next one is twice as long.

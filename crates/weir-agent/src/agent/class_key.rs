@@ -18,6 +18,8 @@ pub(crate) enum ClassSource {
     Docker,
     /// A group of classes.
     Group,
+    /// A virtual machine of Incus or LXD.
+    Incus,
     /// A virtual machine of libvirt.
     Libvirt,
     /// A container of LXC, LXD or Incus.
@@ -30,7 +32,7 @@ pub(crate) enum ClassSource {
 }
 
 impl ClassSource {
-    const ALL: [ClassSource; 12] = [
+    const ALL: [ClassSource; 13] = [
         ClassSource::Absent,
         ClassSource::Agreement,
         ClassSource::Cni,
@@ -38,6 +40,7 @@ impl ClassSource {
         ClassSource::Containerd,
         ClassSource::Docker,
         ClassSource::Group,
+        ClassSource::Incus,
         ClassSource::Libvirt,
         ClassSource::Lxc,
         ClassSource::Netns,
@@ -45,12 +48,13 @@ impl ClassSource {
         ClassSource::Weir,
     ];
     /// The sources of the node that report senders, in the order of their precedence.
-    pub(crate) const DISCOVERED: [ClassSource; 8] = [
+    pub(crate) const DISCOVERED: [ClassSource; 9] = [
         ClassSource::Config,
         ClassSource::Cni,
         ClassSource::Docker,
         ClassSource::Podman,
         ClassSource::Containerd,
+        ClassSource::Incus,
         ClassSource::Libvirt,
         ClassSource::Lxc,
         ClassSource::Netns,
@@ -65,6 +69,7 @@ impl ClassSource {
             ClassSource::Containerd => "containerd",
             ClassSource::Docker => "docker",
             ClassSource::Group => "group",
+            ClassSource::Incus => "incus",
             ClassSource::Libvirt => "libvirt",
             ClassSource::Lxc => "lxc",
             ClassSource::Netns => "netns",
@@ -78,9 +83,10 @@ impl ClassSource {
         ClassSource::DISCOVERED.contains(&self)
     }
 
-    /// Whether a container runtime reported the class, which answers some time after the agent's start.
+    /// Whether a runtime reported the class, which answers some time after the agent's start.
     pub(crate) const fn is_runtime(self) -> bool {
-        matches!(self, ClassSource::Containerd | ClassSource::Docker | ClassSource::Podman)
+        use ClassSource::{Containerd, Docker, Incus, Podman};
+        matches!(self, Containerd | Docker | Incus | Podman)
     }
 }
 

@@ -209,7 +209,7 @@ fn claim_found(
                 processes::resolve(&mut claim, node.cgroups.as_ref(), cgroup);
             }
             Location::Interfaces(names) => on_interfaces(&mut claim, names, node.links),
-            Location::Interface(_) | Location::Cgroup(_) => {}
+            Location::Interface(_) | Location::Monitor(_) | Location::Cgroup(_) => {}
         }
         discovery.classes.push(claim);
     }
@@ -423,7 +423,7 @@ fn containers(config: &Config, told: &Told, warnings: &mut Vec<String>) -> Vec<F
     if config.discover.lxc
         && let Ok(cgroups) = Cgroup2::find()
     {
-        let (found, said) = lxc::scan(&cgroups);
+        let (found, said) = lxc::scan(&cgroups, &told.monitored);
         warnings.extend(said.iter().map(ToString::to_string));
         containers.extend(found);
     }
@@ -441,6 +441,7 @@ fn claim(config: &Config, found: &Found) -> DiscoveredClass {
         (Source::Docker, place) => (ClassSource::Docker, kind_at(place)),
         (Source::Podman, place) => (ClassSource::Podman, kind_at(place)),
         (Source::Containerd, place) => (ClassSource::Containerd, kind_at(place)),
+        (Source::Incus, _) => (ClassSource::Incus, ClassKind::Interface),
         (Source::Libvirt, _) => (ClassSource::Libvirt, ClassKind::Interface),
         (Source::Lxc, place) => (ClassSource::Lxc, kind_at(place)),
         (Source::Netns, _) => (ClassSource::Netns, ClassKind::Netns),

@@ -4,7 +4,7 @@ use std::{future::poll_fn, path::Path, pin::Pin, task::Poll, time::Duration};
 
 use tokio::sync::watch;
 use weir_discovery::{
-    Found, Source, containerd, docker, merge,
+    Found, Location, Source, containerd, docker, incus, merge,
     runtime::{Snapshot, Unavailable, Watcher},
 };
 
@@ -34,6 +34,7 @@ impl Watched {
             Source::Docker => docker::watch(docker::Options::at(socket)),
             Source::Podman => docker::watch(docker::Options::podman(socket)),
             Source::Containerd => containerd::watch(containerd::Options::at(socket)),
+            Source::Incus => incus::watch(incus::Options::at(socket)),
             _ => return None,
         };
         Some(Watched { snapshots: watcher.snapshots(), watcher, earlier: Vec::new() })
@@ -68,9 +69,12 @@ pub(super) struct Runtimes {
 }
 
 /// The containers and warnings of all runtimes.
+#[derive(Default)]
 pub(super) struct Told {
     /// Each container once.
     pub(super) containers: Vec<Found>,
+    /// The containers that LXC's source finds, and whose labels a runtime knows.
+    pub(super) monitored: Vec<Found>,
     /// About single containers.
     pub(super) warnings: Vec<String>,
     /// The runtimes that do not answer, and why.
@@ -83,8 +87,8 @@ pub(super) struct Told {
 pub(super) struct State {
     /// `docker at /run/docker.sock`.
     pub(super) name: String,
-    pub(super) containers: usize,
-    pub(super) error: Option<String>,
+    /// `2 containers are followed`, or why there is no answer.
+    pub(super) told: Result<String, String>,
 }
 
 impl Runtimes {
@@ -130,8 +134,7 @@ impl Runtimes {
     /// The present containers of the runtimes that a configuration names. As [`Runtimes::reopen`] has it, those of
     /// a runtime at another socket stay until it answers there.
     pub(super) fn told(&self, discover: &Discover) -> Told {
-        let mut told =
-            Told { containers: Vec::new(), warnings: Vec::new(), lost: Vec::new(), is_complete: true };
+        let mut told = Told { is_complete: true, ..Told::default() };
         for (source, socket) in discover.runtimes() {
             let at = |watched: &&Watched| watched.is(source, socket);
             let Some(watched) = self.watched.iter().find(at) else {
@@ -147,7 +150,9 @@ impl Runtimes {
             told.lost.extend(snapshot.error.iter().map(|why| lost(watcher, why)));
             told.is_complete &= !matches!(snapshot.error, Some(Unavailable::NotYet));
         }
-        told.containers = merge(told.containers);
+        let is_monitored = |found: &Found| matches!(found.location, Location::Monitor(_));
+        let (monitored, containers) = told.containers.into_iter().partition(is_monitored);
+        (told.monitored, told.containers) = (monitored, merge(containers));
         told
     }
 
@@ -168,10 +173,16 @@ impl Runtimes {
     pub(super) fn states(&self) -> Vec<State> {
         let state = |watched: &Watched| {
             let Watched { watcher, snapshots, .. } = watched;
+            let followed = match (watcher.source(), watched.containers().len()) {
+                (Source::Incus, 1) => "the keys of 1 instance are known".to_owned(),
+                (Source::Incus, count) => format!("the keys of {count} instances are known"),
+                (_, 1) => "1 container is followed".to_owned(),
+                (_, count) => format!("{count} containers are followed"),
+            };
+            let error = snapshots.borrow().error.as_ref().map(ToString::to_string);
             State {
                 name: format!("{} at {}", watcher.source(), watcher.socket().display()),
-                containers: watched.containers().len(),
-                error: snapshots.borrow().error.as_ref().map(ToString::to_string),
+                told: error.map_or(Ok(followed), Err),
             }
         };
         self.watched.iter().map(state).collect()
@@ -218,7 +229,7 @@ pub(super) fn images_wanted(config: &Config) -> Option<Wanted> {
 
 #[cfg(test)]
 mod tests {
-    use weir_discovery::{Location, NetnsRef, NsId};
+    use weir_discovery::{NetnsRef, NsId};
 
     use super::*;
 

@@ -50,6 +50,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         advice.check().map_err(|e| fault("[advice]", e))?;
     }
     check_images(config)?;
+    check_incus(config)?;
     api::check(config)?;
     kubernetes::check(config)?;
     labels::check(config)?;
@@ -100,6 +101,14 @@ fn check_images(config: &Config) -> Result<(), Fault> {
         return Err(fault("[images.runtime] docker", detail));
     }
     Ok(())
+}
+
+fn check_incus(config: &Config) -> Result<(), Fault> {
+    if config.discover.incus.is_empty() || config.discover.lxc {
+        return Ok(());
+    }
+    let detail = "[discover] lxc is false, and it alone finds the containers whose keys Incus tells: set it, or leave incus out";
+    Err(fault("[discover] incus", detail))
 }
 
 /// Checks something that has to hold on one of the links at least. The fault is that of the first link.

@@ -17,6 +17,9 @@ pub(crate) struct Discover {
     /// containerd's socket.
     #[serde(deserialize_with = "containerd")]
     pub(crate) containerd: Option<PathBuf>,
+    /// The sockets of Incus and LXD.
+    #[serde(deserialize_with = "incus")]
+    pub(crate) incus: Vec<PathBuf>,
     /// Whether virtual machines of libvirt are found.
     pub(crate) libvirt: bool,
     /// Whether containers of LXC, LXD and Incus are found.
@@ -31,6 +34,7 @@ impl Default for Discover {
             docker: Some(DOCKER_SOCKET.into()),
             podman: Vec::new(),
             containerd: None,
+            incus: Vec::new(),
             libvirt: true,
             lxc: true,
             netns: Some(vec!["*".to_owned()]),
@@ -49,7 +53,8 @@ impl Discover {
         let docker = self.docker.iter().map(|socket| (Source::Docker, socket.as_path()));
         let podman = self.podman.iter().map(|socket| (Source::Podman, socket.as_path()));
         let containerd = self.containerd.iter().map(|socket| (Source::Containerd, socket.as_path()));
-        docker.chain(podman).chain(containerd)
+        let incus = self.incus.iter().map(|socket| (Source::Incus, socket.as_path()));
+        docker.chain(podman).chain(containerd).chain(incus)
     }
 }
 
@@ -79,6 +84,21 @@ fn podman<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D:
     }
     Ok(match Raw::deserialize(deserializer)? {
         Raw::Switch(on) => on.then(|| PODMAN_SOCKET.into()).into_iter().collect(),
+        Raw::Path(path) => vec![path],
+        Raw::Paths(paths) => paths,
+    })
+}
+
+fn incus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "true, false, the path of the socket of Incus or LXD, or a list of paths")]
+    enum Raw {
+        Switch(bool),
+        Path(PathBuf),
+        Paths(Vec<PathBuf>),
+    }
+    Ok(match Raw::deserialize(deserializer)? {
+        Raw::Switch(on) => on.then(|| weir_discovery::incus::SOCKET.into()).into_iter().collect(),
         Raw::Path(path) => vec![path],
         Raw::Paths(paths) => paths,
     })
@@ -125,6 +145,9 @@ mod tests {
         assert_eq!(paths("podman = [\"/p\", \"/q\"]").0, [PathBuf::from("/p"), "/q".into()]);
         let refused = toml::from_str::<Discover>("podman = 5").expect_err("a number").to_string();
         assert!(refused.contains("true, false, the path of Podman's socket or a list of paths"), "{refused}");
+        assert_eq!(read("incus = true").incus, [PathBuf::from("/var/lib/incus/unix.socket")]);
+        assert_eq!((read("").incus, read("incus = [\"/i\", \"/l\"]").incus.len()), (vec![], 2));
+        assert!(!read("incus = true").has_runtimes_of(&read("")));
         assert!(!read("podman = true").has_runtimes_of(&read("")));
         assert!(read("netns = false").has_runtimes_of(&read("")));
     }

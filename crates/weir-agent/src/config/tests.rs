@@ -193,6 +193,10 @@ fn every_bad_value_is_refused_and_named() {
         (&format!("{LINK}[[class]]\nname = \"host\"\n"), "weir's own"),
         (&format!("{LINK}[[class]]\nname = \"a b\"\n"), "not a name"),
         (&format!("{LINK}[discover]\ndocker = 3\n"), "true, false or the path"),
+        (
+            &format!("{LINK}[discover]\nincus = true\nlxc = false\n"),
+            "[discover] incus: [discover] lxc is false",
+        ),
         (&matching("{}"), "it matches everything: name at least one of container"),
         (&matching("3"), "a selector such as { protocol"),
         (&matching("{ prot = \"tcp\" }"), "unknown field `prot`"),
@@ -489,7 +493,7 @@ fn wrong_value_of_any_key_is_refused_without_the_names_of_types() {
         "[link] capacity download charge_drops overhead mpu atm framing engine form allocator attach delay_ms reservable \
          local exempt charge_local split queues pacing priority",
         "[agent] socket state audit_size audit_files at_end",
-        "[discover] docker podman containerd netns lxc libvirt",
+        "[discover] docker podman containerd incus netns lxc libvirt",
         "[labels] accept max_min total_min",
         "[defaults] weight min max",
         "[host] weight min max",

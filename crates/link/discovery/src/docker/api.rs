@@ -6,21 +6,18 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Mutex, time::Duration};
 
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Empty};
 use hyper::{
     Method, Request, Response,
     body::{Bytes, Incoming},
-    client::conn::http1,
 };
-use hyper_util::rt::TokioIo;
 use serde::{Deserialize, de::DeserializeOwned};
-use tokio::{net::UnixStream, time::timeout};
 
 use super::Unavailable;
-use crate::labels;
-
-/// The largest answer that is read, bytes: some ten thousand containers in a list.
-const LARGEST: usize = 32 << 20;
+use crate::{
+    http::{self, LARGEST, within},
+    labels,
+};
 
 /// A daemon that has answered, and the version of the API that it speaks.
 #[derive(Debug)]
@@ -157,12 +154,6 @@ pub(super) struct Actor {
     pub(super) attributes: BTreeMap<String, String>,
 }
 
-/// The body of an error.
-#[derive(Deserialize)]
-struct Refusal {
-    message: String,
-}
-
 impl Api {
     /// Asks the daemon which version it speaks; `time_limit` bounds each answer from now on.
     pub(super) async fn connect(socket: PathBuf, time_limit: Duration) -> Result<Api, Unavailable> {
@@ -259,8 +250,7 @@ impl Api {
     ) -> Result<Bytes, Unavailable> {
         let read = async {
             let answer = self.send(method, &format!("{}{path}", self.version)).await?;
-            let body = Limited::new(answer.into_body(), LARGEST).collect().await;
-            Ok(body.map_err(|why| Unavailable::broken(path, why))?.to_bytes())
+            http::body(answer, path).await
         };
         within(time_limit, path, read).await
     }
@@ -269,44 +259,12 @@ impl Api {
         self.send(Method::GET, path).await
     }
 
-    /// Sends a request, on a connection of its own; the answer's head, if it is a good one.
+    /// Sends a request; the answer's head, if it is a good one.
     async fn send(&self, method: Method, path: &str) -> Result<Response<Incoming>, Unavailable> {
-        let stream = UnixStream::connect(&self.socket)
-            .await
-            .map_err(|why| Unavailable::NoConnection { socket: self.socket.clone(), kind: why.kind() })?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|why| Unavailable::broken(path, why))?;
-        // It ends with the answer, or when no caller waits for one. A fault of the connection is a
-        // fault of the answer too, and reported there.
-        tokio::spawn(connection);
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "docker")
-            .body(Empty::<Bytes>::new())
-            .map_err(|why| Unavailable::broken(path, why))?;
-        let answer = sender.send_request(request).await.map_err(|why| Unavailable::broken(path, why))?;
-        if answer.status().is_success() {
-            return Ok(answer);
-        }
-        let status = answer.status().as_u16();
-        let body = Limited::new(answer.into_body(), LARGEST).collect().await;
-        let body = body.map_err(|why| Unavailable::broken(path, why))?.to_bytes();
-        let said = match serde_json::from_slice::<Refusal>(&body) {
-            Ok(refusal) => refusal.message,
-            Err(_) => String::from_utf8_lossy(&body).chars().take(200).collect(),
-        };
-        Err(Unavailable::Refused { request: path.to_owned(), status, said })
+        let request = Request::builder().method(method).uri(path).header("host", "docker");
+        let request = request.body(Empty::new()).map_err(|why| Unavailable::broken(path, why))?;
+        http::send(&self.socket, request).await
     }
-}
-
-async fn within<T>(
-    time_limit: Duration,
-    request: &str,
-    work: impl Future<Output = Result<T, Unavailable>>,
-) -> Result<T, Unavailable> {
-    let late = Unavailable::TimedOut { request: request.to_owned(), after: time_limit };
-    timeout(time_limit, work).await.unwrap_or(Err(late))
 }
 
 /// A stream of changes.

@@ -37,7 +37,7 @@ pub use crate::runtime::{Snapshot, Unavailable, Watcher};
 use crate::{
     Source, Warning,
     node::Node,
-    runtime::{self, Doubt},
+    runtime::{self, Doubt, Settle},
 };
 
 /// Where Docker's socket is unless the configuration says otherwise.
@@ -125,12 +125,8 @@ const AT_ONCE: usize = 8;
 const FLOOD: usize = 1024;
 /// How long nothing is read after that.
 const FLOOD_PAUSE: Duration = Duration::from_secs(2);
-/// The longest time for which changes are gathered while they do not end.
-const LONGEST_SETTLE: Duration = Duration::from_millis(400);
 /// The pauses, ms, before a runtime is asked whether a new interface is that of a container.
 const LOOKS: [u64; 6] = [20, 40, 60, 80, 120, 180];
-/// A pause between changes that ends a row of them.
-const CALM: Duration = Duration::from_millis(500);
 
 fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
@@ -167,7 +163,7 @@ impl Watch {
         let api = Api::connect(self.options.socket.clone(), self.options.time_limit).await?;
         let api = Arc::new(api);
         let mut events = api.events(since.saturating_sub(1)).await?;
-        let mut settle = self.options.settle;
+        let mut settle = Settle::new(self.options.settle);
         let mut everything = Instant::now();
         let mut changed = BTreeSet::new();
         // The daemon may be another one, which answers.
@@ -182,7 +178,7 @@ impl Watch {
             let until =
                 self.doubtful.values().map(Doubt::next).min().map_or(everything, |next| next.min(everything));
             let waits = Instant::now();
-            let Some(told) = self.changes(&mut events, until, settle).await? else {
+            let Some(told) = self.changes(&mut events, until, settle.present()).await? else {
                 // The events are more than the agent reads: it reads all containers again.
                 sleep(FLOOD_PAUSE).await;
                 events = api.events(now_s()).await?;
@@ -192,8 +188,7 @@ impl Watch {
             };
             // A change right after a change: the next ones are gathered for longer.
             if !told.is_empty() {
-                let is_calm = waits.elapsed() > settle + CALM;
-                settle = if is_calm { self.options.settle } else { (settle * 2).min(LONGEST_SETTLE) };
+                settle.note(waits.elapsed());
             }
             changed = told;
         }

@@ -295,7 +295,7 @@ fn seen_by(change: &HistoryChange, configuration: &str, is_reload: bool, waited:
 
     let is_container = |key: ClassKey| {
         let source = key.source();
-        source.is_runtime() || matches!(source, ClassSource::Cni | ClassSource::Netns)
+        source.is_runtime() || matches!(source, ClassSource::Cni | ClassSource::Lxc | ClassSource::Netns)
     };
     match change.what {
         ChangeKind::Configuration => Actor::new(ActorKind::Configuration, configuration),

@@ -80,12 +80,9 @@ impl Agent {
 
     fn check_runtimes(&self) -> impl Iterator<Item = Check> {
         let advice = "the containers that were known stay; [discover] names the runtimes";
-        self.sources.runtimes.states().into_iter().map(move |State { name, containers, error }| match error {
-            Some(error) => Check::bad(name, Verdict::Warn, error, Some(advice)),
-            None => {
-                let are = if containers == 1 { "container is" } else { "containers are" };
-                Check::ok(name, format!("{containers} {are} followed"))
-            }
+        self.sources.runtimes.states().into_iter().map(move |State { name, told }| match told {
+            Err(why) => Check::bad(name, Verdict::Warn, why, Some(advice)),
+            Ok(followed) => Check::ok(name, followed),
         })
     }
 

@@ -248,7 +248,7 @@ fn capacity(
     }
 }
 
-/// The text of the file, at most ten lines.
+/// The text of the file, at most eleven lines.
 fn configuration(survey: &Survey, device: &str, capacity: BitRate) -> String {
     let docker = if survey.has_docker { "true" } else { "false         # no Docker here" };
     // A device's name may hold quotes and backslashes.

@@ -42,7 +42,7 @@ pub(super) struct Runtime {
 }
 
 /// The runtimes other than Docker. The first socket of a key is the one that is followed.
-const OTHERS: [Runtime; 4] = [
+const OTHERS: [Runtime; 7] = [
     Runtime {
         name: "containerd",
         socket: "/run/containerd/containerd.sock",
@@ -54,6 +54,17 @@ const OTHERS: [Runtime; 4] = [
         discover: Some(("containerd", "\"/run/k3s/containerd/containerd.sock\"")),
     },
     Runtime { name: "Podman", socket: "/run/podman/podman.sock", discover: Some(("podman", "true")) },
+    Runtime { name: "Incus", socket: weir_discovery::incus::SOCKET, discover: Some(("incus", "true")) },
+    Runtime {
+        name: "LXD",
+        socket: "/var/snap/lxd/common/lxd/unix.socket",
+        discover: Some(("incus", "\"/var/snap/lxd/common/lxd/unix.socket\"")),
+    },
+    Runtime {
+        name: "LXD",
+        socket: "/var/lib/lxd/unix.socket",
+        discover: Some(("incus", "\"/var/lib/lxd/unix.socket\"")),
+    },
     Runtime { name: "CRI-O", socket: "/run/crio/crio.sock", discover: None },
 ];
 
@@ -65,6 +76,10 @@ pub(super) fn others(has_docker: bool, exists: impl Fn(&str) -> bool) -> Vec<Run
     for one in all {
         let key = |runtime: &Runtime| runtime.discover.map(|(key, _)| key);
         let is_first = !here.iter().any(|other| key(other) == key(one));
+        if key(one) == Some("incus") && !is_first {
+            // Its containers are classes too, without their keys.
+            continue;
+        }
         here.push(Runtime { discover: one.discover.filter(|_| is_first), ..*one });
     }
     here

@@ -32,7 +32,9 @@ fn survey(uplinks: &[(&str, u32)]) -> Survey {
         uplinks: uplinks.collect(),
         speeds: vec![("eth0".to_owned(), BitRate::mbit(1000))],
         has_docker: true,
-        others: survey::others(true, |socket| socket.contains("podman") || socket.contains("containerd")),
+        others: survey::others(true, |socket| {
+            ["podman", "containerd", "lxd", "incus"].iter().any(|name| socket.contains(name))
+        }),
         namespaces: 2,
         has_unit: true,
     }
@@ -82,10 +84,11 @@ capacity = \"95mbit\"
 docker = true
 containerd = \"/run/k3s/containerd/containerd.sock\"
 podman = true
+incus = true
 ";
 
 #[test]
-fn script_gives_all_and_the_agent_takes_the_ten_lines() {
+fn script_gives_all_and_the_agent_takes_the_eleven_lines() {
     let dir = tempfile::tempdir().unwrap();
     let (said, _) = init_in(dir.path(), &survey(&[("eth0", 100)]), "--capacity 95mbit --yes", None);
     let expected = "\
@@ -94,19 +97,21 @@ Docker is here: each container becomes a class
 2 named network namespaces are here: each becomes a class
 k3s is here: each container becomes a class
 Podman is here: each container becomes a class
+Incus is here: each container becomes a class
 wrote DIR/weir.toml: weir shares 95mbit of eth0
 next: weir agent --config DIR/weir.toml
 ";
     assert_eq!(said.unwrap(), expected);
     assert_eq!(written(dir.path()), TEXT);
-    assert!(TEXT.lines().count() <= 10);
+    assert!(TEXT.lines().count() <= 11);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no other file is left");
     // Of two containerds one is followed, and no one follows CRI-O.
-    let others = survey::others(false, |socket| !socket.contains("podman"));
+    let others = survey::others(false, |socket| !socket.contains("podman") && !socket.contains("incus"));
     let without = Survey { has_docker: false, others, ..survey(&[("eth0", 100)]) };
     let text = configuration(&without, "eth0", BitRate::mbit(95));
     weir_agent::config::parse(&text, Path::new("weir.toml")).unwrap();
-    assert!(text.contains("docker = false") && text.ends_with("\ncontainerd = true\n"), "{text}");
+    assert!(text.contains("docker = false") && text.contains("\ncontainerd = true\n"), "{text}");
+    assert!(text.ends_with("\nincus = \"/var/snap/lxd/common/lxd/unix.socket\"\n"), "{text}");
     let unfollowed = |words: &String| words.contains("k3s is here: its containers share class default");
     assert!(without.words().iter().any(unfollowed), "{:?}", without.words());
 }
