@@ -248,13 +248,13 @@ fn capacity(
     }
 }
 
-/// The text of the file, at most eleven lines.
+/// The text of the file, at most ten lines.
 fn configuration(survey: &Survey, device: &str, capacity: BitRate) -> String {
     let docker = if survey.has_docker { "true" } else { "false         # no Docker here" };
     // A device's name may hold quotes and backslashes.
     let device = toml::Value::String(device.to_owned());
     let mut text = format!(
-        "# Written by `weir init`. `man weir.toml` lists all keys; `weir plan` judges a change before it is made.\n\n\
+        "# Written by `weir init`. `man weir.toml` lists all keys; `weir plan` judges a change before it is made.\n\
          [link]\ndevice = {device}\ncapacity = \"{capacity}\"\n\n\
          [discover]\ndocker = {docker}\n"
     );

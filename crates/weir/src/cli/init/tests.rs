@@ -75,7 +75,6 @@ fn written(dir: &Path) -> String {
 
 const TEXT: &str = "\
 # Written by `weir init`. `man weir.toml` lists all keys; `weir plan` judges a change before it is made.
-
 [link]
 device = \"eth0\"
 capacity = \"95mbit\"
@@ -88,7 +87,7 @@ incus = true
 ";
 
 #[test]
-fn script_gives_all_and_the_agent_takes_the_eleven_lines() {
+fn script_gives_all_and_the_agent_takes_the_ten_lines() {
     let dir = tempfile::tempdir().unwrap();
     let (said, _) = init_in(dir.path(), &survey(&[("eth0", 100)]), "--capacity 95mbit --yes", None);
     let expected = "\
@@ -103,7 +102,7 @@ next: weir agent --config DIR/weir.toml
 ";
     assert_eq!(said.unwrap(), expected);
     assert_eq!(written(dir.path()), TEXT);
-    assert!(TEXT.lines().count() <= 11);
+    assert!(TEXT.lines().count() <= 10);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no other file is left");
     // Of two containerds one is followed, and no one follows CRI-O.
     let others = survey::others(false, |socket| !socket.contains("podman") && !socket.contains("incus"));
