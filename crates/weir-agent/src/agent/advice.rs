@@ -110,7 +110,7 @@ impl Agent {
     /// Stores rules, then applies them.
     fn put_rules(&mut self, set: Vec<Rule>) -> Result<(), String> {
         let rules = congestion::together(&self.classes.config().congestion, &set)?;
-        self.store.save_congestion_rules(&set).map_err(|e| format!("{}; nothing was changed", chain(&e)))?;
+        self.store.save_congestion_rules(&set).map_err(|e| format!("{}; {}", chain(&e), e.outcome()))?;
         self.congestion.set = set;
         self.congestion.set_rules(rules);
         self.discover();
