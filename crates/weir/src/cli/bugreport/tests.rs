@@ -155,6 +155,43 @@ fn report_has_each_part_and_no_secret_of_the_node() {
     assert!(!made.dir.path().join("report.tar.gz.parts").exists());
 }
 
+/// Answers each request of a listener with this refusal.
+fn refuse_all(listener: std::os::unix::net::UnixListener, refusal: &weir_api::Error) {
+    use std::io::{BufRead as _, BufReader, Write as _};
+
+    let body = serde_json::to_string(refusal).unwrap();
+    let answer = format!(
+        "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{body}",
+        body.len()
+    );
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let _ = (&stream).write_all(answer.as_bytes());
+        }
+    });
+}
+
+/// The checks need the right `operate`, and run one at a time.
+#[test]
+fn report_whose_agent_refuses_its_checks_has_the_other_parts() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("weir.sock");
+    let refusal = weir_api::Error::new(
+        weir_api::ErrorCode::Busy,
+        "the checks of `weir doctor`: 1 at a time".to_owned(),
+    );
+    refuse_all(std::os::unix::net::UnixListener::bind(&socket).unwrap(), &refusal);
+    let made = made(&socket, config);
+    let parts = made.parts();
+    assert_eq!(made.code, ExitCode::SUCCESS);
+    assert!(!parts.contains_key("doctor.json") && parts.contains_key("weir.toml"), "{:?}", parts.keys());
+    let missing = "doctor.json: missing: the checks of `weir doctor`: 1 at a time";
+    assert!(parts["contents"].contains(missing), "{}", parts["contents"]);
+}
+
 #[test]
 fn report_without_an_agent_and_a_configuration_names_what_is_missing() {
     let made = made(Path::new("/nowhere/weir.sock"), |_| {
