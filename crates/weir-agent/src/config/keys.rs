@@ -6,6 +6,8 @@ use weir_units::without_user;
 
 use super::secrets::{is_address, is_secret};
 
+/// The most bytes of a value that are kept.
+const MAX_VALUE: usize = 64 << 10;
 /// What stands for a secret.
 const HIDDEN: &str = "(hidden)";
 
@@ -46,9 +48,22 @@ fn flatten(keys: &mut BTreeMap<String, String>, path: &str, value: &toml::Value)
         value => {
             let last = path.rsplit('.').next().unwrap_or(path);
             let text = if is_secret(last) { HIDDEN.to_owned() } else { shown(last, value).to_string() };
+            let text = cut(text);
             keys.insert(path.to_owned(), text);
         }
     }
+}
+
+/// A value that is not too long for a record. The digest tells two long ones apart.
+fn cut(text: String) -> String {
+    let Some(end) =
+        (0..=MAX_VALUE).rev().find(|at| text.is_char_boundary(*at)).filter(|_| text.len() > MAX_VALUE)
+    else {
+        return text;
+    };
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    let digest: String = digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}... ({} bytes, {digest})", &text[..end], text.len())
 }
 
 /// A value with the user and the password of each address hidden.
@@ -85,5 +100,13 @@ mod tests {
         assert!(!all.contains("s3cret") && !all.contains("acme"), "{all}");
         assert_eq!(value("images.proxy"), Some("\"http://(hidden)@b.example\""));
         assert!(all.contains("https://(hidden)@y") && all.contains("http://(hidden)@b.example"), "{all}");
+    }
+
+    #[test]
+    fn long_value_is_cut_and_differs_from_another_one() {
+        let of = |end: char| keys_of(&format!("note = \"{}{end}\"", "é".repeat(100_000)))["note"].clone();
+        let (a, b) = (of('a'), of('b'));
+        assert!(a != b && a.len() < MAX_VALUE + 64, "{}", a.len());
+        assert!(a.contains("... (200003 bytes, "), "{}", &a[MAX_VALUE - 4..]);
     }
 }
