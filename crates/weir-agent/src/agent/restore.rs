@@ -19,6 +19,8 @@ pub struct Restored {
     pub devices: Vec<String>,
     /// The directory of the state, if it could be read.
     pub state: Option<PathBuf>,
+    /// Nothing is left. Without the state, clsact qdiscs may be.
+    pub is_whole: bool,
 }
 
 /// Removes all that an agent left in this network namespace. `path` is its configuration, and `state` the directory of
@@ -49,15 +51,17 @@ pub fn restore(path: &Path, state: Option<&Path>) -> anyhow::Result<Restored> {
             None
         }
     };
-    if created.is_none() {
-        tracing::warn!(
-            "without the state in {} it is not known which clsact qdiscs weir added, so all of them stay (`tc qdisc del \
-             dev DEVICE clsact` removes one)",
-            directory.display()
-        );
-    }
     let state = created.is_some().then(|| directory.to_owned());
     let mut removed = left::remove(created.unwrap_or_default());
+    let clsact = if state.is_none() { left::clsact() } else { Vec::new() };
+    if !clsact.is_empty() {
+        tracing::warn!(
+            "there is no state in {}, so it is not known which clsact qdiscs weir added; those of {} stay (`tc qdisc del \
+             dev DEVICE clsact` removes one)",
+            directory.display(),
+            clsact.join(", ")
+        );
+    }
     if let Some(Err(e)) = store.as_ref().map(|store| forget(store, &removed)) {
         removed.faults.push(chain(&e));
     }
@@ -66,14 +70,13 @@ pub fn restore(path: &Path, state: Option<&Path>) -> anyhow::Result<Restored> {
         Some(first) => {
             anyhow::bail!("cannot put everything back: {first} ({} failures)", removed.faults.len())
         }
-        None => Ok(Restored { devices: removed.devices, state }),
+        None => Ok(Restored { is_whole: clsact.is_empty(), devices: removed.devices, state }),
     }
 }
 
 /// Opens the state in a directory. A directory without a state stays so.
 fn open(directory: &Path) -> Option<Store> {
     if !["weir.redb", "weir.promises"].iter().any(|file| directory.join(file).exists()) {
-        tracing::warn!("there is no state in {}", directory.display());
         return None;
     }
     Store::open(directory).inspect_err(|e| tracing::warn!("{}", chain(e))).ok()
