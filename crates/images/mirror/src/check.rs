@@ -56,13 +56,11 @@ impl Settings {
         }
         match (&self.proxy, &self.no_proxy) {
             (None, Some(_)) => return fault("no_proxy", "it is about proxy, and there is none".to_owned()),
-            (Some(proxy), _) if !proxy.is_empty() => {
-                if !is_proxy(proxy) {
-                    let shown = without_user(proxy, "(hidden)");
-                    let how = "write it as http://proxy.example:3128, or http://user:password@proxy.example:3128 with \
-                               %2F for `/`, %40 for `@`, %23 for `#` and %3F for `?` in the password";
-                    return fault("proxy", format!("cannot read `{shown}`: {how}"));
-                }
+            (Some(proxy), _) if !proxy.is_empty() && !is_proxy(proxy) => {
+                let shown = without_user(proxy, "(hidden)");
+                let how = "write it as http://proxy.example:3128, or http://user:password@proxy.example:3128 with %2F \
+                           for `/`, %40 for `@`, %23 for `#` and %3F for `?` in the password";
+                return fault("proxy", format!("cannot read `{shown}`: {how}"));
             }
             _ => {}
         }

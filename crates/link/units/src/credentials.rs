@@ -21,7 +21,7 @@ pub fn without_users(text: &str, mark: &str) -> String {
         let is_digest =
             |at: &usize| ["@sha256:", "@sha512:"].iter().any(|begin| after[*at..].starts_with(begin));
         let ends = after[..end].match_indices('@').map(|(at, _)| at);
-        let user = ends.filter(|at| !is_digest(at)).last().unwrap_or(0);
+        let user = ends.rev().find(|at| !is_digest(at)).unwrap_or(0);
         shown += before;
         shown += "://";
         shown += if user > 0 { mark } else { "" };

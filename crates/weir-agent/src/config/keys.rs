@@ -8,7 +8,7 @@ use super::secrets::{is_address, is_secret};
 
 /// The most bytes of a value that are kept.
 const MAX_VALUE: usize = 64 << 10;
-/// What stands for a secret.
+/// The text in place of a secret.
 const HIDDEN: &str = "(hidden)";
 
 /// The keys of a file as they are written. Two files that mean the same are equal.

@@ -66,7 +66,7 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// What became of a failed change.
+    /// The outcome of a failed change, in words.
     pub(crate) fn outcome(&self) -> &'static str {
         match self.is_uncertain {
             false => "nothing was changed",

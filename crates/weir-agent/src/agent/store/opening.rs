@@ -396,7 +396,7 @@ fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
     Ok(open)
 }
 
-/// Stored notices. Unreadable ones are none.
+/// Stored notices. An unreadable text has no notices.
 fn noted(text: &str) -> Vec<String> {
     serde_json::from_slice(text.as_bytes()).unwrap_or_default()
 }
