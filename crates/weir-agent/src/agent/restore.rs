@@ -32,16 +32,21 @@ pub fn restore(path: &Path, state: Option<&Path>) -> anyhow::Result<Restored> {
     let _lock = lock::take()?;
     let places = config::places(path);
     let directory = state.unwrap_or(&places.state);
-    if let Some(fault) = &places.fault {
+    let guess = || {
         let shown = directory.display();
-        tracing::warn!("the state is read from {shown} (`--state DIR` names another): {}", chain(fault));
-    }
+        if let Some(fault) = &places.fault {
+            tracing::warn!("the state is read from {shown} (`--state DIR` names another): {}", chain(fault));
+        }
+    };
     // The socket of a faulty file is a guess, and may be that of another namespace's agent.
     if places.fault.is_none() && server::is_listened(&places.socket) {
         anyhow::bail!(
             "cannot put anything back: an agent answers at {}; stop it first (`systemctl stop weir`)",
             places.socket.display()
         );
+    }
+    if has_state(directory) {
+        guess();
     }
     let store = open(directory);
     let created = match store.as_ref().map(Store::created).transpose() {
@@ -55,10 +60,17 @@ pub fn restore(path: &Path, state: Option<&Path>) -> anyhow::Result<Restored> {
     let mut removed = left::remove(created.unwrap_or_default());
     let clsact = if state.is_none() { left::clsact() } else { Vec::new() };
     if !clsact.is_empty() {
+        let shown = directory.display();
+        let why = match has_state(directory) {
+            true => format!("the state in {shown} cannot be read"),
+            false => {
+                guess();
+                format!("there is no state in {shown}")
+            }
+        };
         tracing::warn!(
-            "there is no state in {}, so it is not known which clsact qdiscs weir added; those of {} stay (`tc qdisc del \
-             dev DEVICE clsact` removes one)",
-            directory.display(),
+            "{why}, so it is not known which clsact qdiscs weir added; those of {} stay (`tc qdisc del dev DEVICE \
+             clsact` removes one)",
             clsact.join(", ")
         );
     }
@@ -74,9 +86,13 @@ pub fn restore(path: &Path, state: Option<&Path>) -> anyhow::Result<Restored> {
     }
 }
 
+fn has_state(directory: &Path) -> bool {
+    ["weir.redb", "weir.promises"].iter().any(|file| directory.join(file).exists())
+}
+
 /// Opens the state in a directory. A directory without a state stays so.
 fn open(directory: &Path) -> Option<Store> {
-    if !["weir.redb", "weir.promises"].iter().any(|file| directory.join(file).exists()) {
+    if !has_state(directory) {
         return None;
     }
     Store::open(directory).inspect_err(|e| tracing::warn!("{}", chain(e))).ok()
