@@ -104,7 +104,7 @@ export const congestion = polled('Congestion control', async () => {
     now.not_enforced_because ? el('ul', { class: 'findings' }, el('li', { class: 'bad' }, now.not_enforced_because)) : '',
     el('h2', {}, 'Rules'),
     now.rules.length ? table('Rules', [['Rule'], ['Connections'], ['Algorithm'], ['Problem']], now.rules.map((r) => [String(r.number), r.connections, r.action, r.problem ?? '']))
-      : empty('There is no rule. `[[congestion.rule]]` of the configuration or `weir cc set` makes one.'),
+      : empty('There is no rule. `[[congestion]]` of the configuration or `weir cc set` makes one.'),
     el('h2', {}, 'Ended connections by algorithm'),
     sums.size ? table('Algorithms', [['Algorithm'], ['Connections', true], ['Sent', true], ['Segments sent again', true], ['Mean round trip', true]],
       [...sums].map(([name, s]) => [name, String(s.flows), bytes(s.sent), String(s.retransmits), milliseconds(s.rtt / s.flows)]))
@@ -115,17 +115,34 @@ export const congestion = polled('Congestion control', async () => {
   ];
 });
 
+// The changes of one record that are shown, and the records.
+const SHOWN_CHANGES = 20;
+const SHOWN_RECORDS = 300;
+
 export const history = polled('History of the last 24 hours', async () => {
   const since = Date.now() - DAY_MS;
-  let records = [], after = 0;
+  let records = [], after = 0, seen = 0;
   // A page has 1,000 records. The newest are shown, so all pages are read, 20 at most.
   for (let page = 0; page < 20; page += 1) {
     const part = await get(`/v1/history?since_ms=${since}&after=${after}`);
-    records = [...records, ...part.records].slice(-300);
-    if (!part.next) break;
+    seen += part.records.length;
+    records = [...records, ...part.records].slice(-SHOWN_RECORDS);
     after = part.next;
+    if (!after) break;
   }
-  const rows = records.reverse().flatMap((r) => (r.is_whole ? [] : r.changes.slice(0, 20).map((c) => [time(r.time_ms), `${r.by.kind} ${r.by.name ?? ''}`.trim(), r.cause,
-    `${c.what} ${c.name}`, c.old ?? '–', c.new ?? '–'])));
-  return [rows.length ? table('History', [['When'], ['Who'], ['Cause'], ['What'], ['Before'], ['After']], rows) : empty('Nothing has changed.')];
+  const rows = records.reverse().flatMap((r) => {
+    if (r.is_whole) return [];
+    const row = (what, before, now) => [time(r.time_ms), `${r.by.kind} ${r.by.name ?? ''}`.trim(), r.cause, what, before, now];
+    const more = r.changes.length - SHOWN_CHANGES;
+    return [...r.changes.slice(0, SHOWN_CHANGES).map((c) => row(`${c.what} ${c.name}`, c.old ?? '–', c.new ?? '–')),
+      ...(more > 0 ? [row(`${more} more changes: \`weir history\` lists them`, '–', '–')] : [])];
+  });
+  const left = [
+    seen > records.length ? `The last ${records.length} of ${seen} records are shown.` : '',
+    after ? `Records after number ${after} are not read: \`weir history\` lists them.` : '',
+  ].filter(Boolean).join(' ');
+  return [
+    left ? el('p', {}, left) : '',
+    rows.length ? table('History', [['When'], ['Who'], ['Cause'], ['What'], ['Before'], ['After']], rows) : empty('Nothing has changed.'),
+  ];
 });

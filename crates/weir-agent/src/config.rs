@@ -17,6 +17,7 @@ mod labels;
 mod links;
 mod names;
 mod places;
+pub mod secrets;
 mod selector;
 
 use std::{
@@ -36,6 +37,7 @@ use check::check;
 pub use classes::check_interface;
 use fault::fault;
 use keys::{Keys, keys_of};
+use secrets::without_secrets;
 
 pub use access::Rights;
 pub(crate) use access::{Access, GROUP, Right};
@@ -449,6 +451,13 @@ fn unread(path: &Path, source: std::io::Error) -> ConfigError {
     }
 }
 
+/// The error shows the line of its place, without secrets.
+fn unparsed(path: &Path, error: &toml::de::Error) -> ConfigError {
+    let shown = error.to_string();
+    let lines: Vec<String> = shown.trim_end().lines().map(|line| without_secrets(line, "(hidden)")).collect();
+    ConfigError::Syntax { path: path.to_owned(), detail: plain_words(&lines.join("\n")) }
+}
+
 /// Reads and checks a configuration file.
 pub(crate) fn load(path: &Path) -> Result<Config, ConfigError> {
     let text = read(path)?;
@@ -477,10 +486,7 @@ pub fn load_images(path: &Path) -> Result<(weir_image::Settings, Rights), Config
         access: Access,
     }
     let text = read(path)?;
-    let alone: Alone = toml::from_str(&text).map_err(|e| ConfigError::Syntax {
-        path: path.to_owned(),
-        detail: plain_words(e.to_string().trim_end()),
-    })?;
+    let alone: Alone = toml::from_str(&text).map_err(|e| unparsed(path, &e))?;
     let value = |(what, detail)| ConfigError::Value { path: path.to_owned(), what, detail };
     let missing = || fault("[images]", "there is no such section (docs/weir.toml shows one)");
     let images = alone.images.ok_or_else(|| value(missing()))?;
@@ -494,10 +500,7 @@ pub fn load_images(path: &Path) -> Result<(weir_image::Settings, Rights), Config
 /// # Errors
 /// [`ConfigError`].
 pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-    let mut config: Config = toml::from_str(text).map_err(|e| ConfigError::Syntax {
-        path: path.to_owned(),
-        detail: plain_words(e.to_string().trim_end()),
-    })?;
+    let mut config: Config = toml::from_str(text).map_err(|e| unparsed(path, &e))?;
     config
         .link
         .take_capacity()

@@ -23,6 +23,36 @@ fn run(args: &[&str]) -> Output {
     weir().args(args).output().unwrap()
 }
 
+/// Programs of engine `pacing` and rules of congestion control show no device.
+#[test]
+fn removal_of_the_package_puts_the_node_back_without_a_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let (called, bin) = (dir.path().join("called"), dir.path().join("bin"));
+    std::fs::create_dir(&bin).unwrap();
+    for name in ["systemctl", "weir"] {
+        let stub =
+            format!("#!/bin/sh\necho {name} \"$@\" >>{}\necho everything is put back\n", called.display());
+        std::fs::write(bin.join(name), stub).unwrap();
+        std::fs::set_permissions(bin.join(name), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+    }
+    let script =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/scripts/preremove"));
+    let script = script.unwrap().replace("/run/systemd/system", bin.to_str().unwrap());
+    let removed = |why: &str| {
+        let _ = std::fs::remove_file(&called);
+        let mut sh = Command::new("sh");
+        let path = format!("{}:/usr/bin:/bin", bin.display());
+        let output = sh.args(["-c", &script, "preremove", why]).env("PATH", path).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        std::fs::read_to_string(&called).unwrap_or_default()
+    };
+    let stopped = "systemctl disable --now weir.service weir-images.service\nweir agent --restore\n";
+    // The package managers of Debian and of rpm say it in their ways.
+    assert_eq!((removed("remove"), removed("0")), (stopped.to_owned(), stopped.to_owned()));
+    assert_eq!((removed("upgrade"), removed("1")), (String::new(), String::new()));
+}
+
 #[test]
 fn exit_codes_tell_done_failed_and_misused_apart() {
     assert_eq!(run(&["--version"]).status.code(), Some(0));

@@ -2,12 +2,24 @@
 
 use std::{collections::BTreeSet, net::SocketAddr};
 
-use weir_units::{BitRate, chain};
+use weir_units::{BitRate, chain, without_user};
 
 use crate::{PopStore, RuntimeSettings, Settings, coordination::Redis, pins, upstream::Base};
 
 /// The least that downloads may be bounded to: clients give up on what makes no progress.
 const MIN_RATE: BitRate = BitRate::mbit(1);
+
+/// Whether this is `http://[user:password@]host[:port]`. Another character in the password would end the host.
+fn is_proxy(text: &str) -> bool {
+    let Ok(url) = text.parse::<hyper::Uri>() else { return false };
+    let (Some(host), Some(authority)) = (url.host(), url.authority()) else { return false };
+    let place = authority.as_str().split_once('@').map_or(authority.as_str(), |(_, place)| place);
+    let port = place.strip_prefix(host).map(|port| port.strip_prefix(':').unwrap_or(port));
+    url.scheme_str() == Some("http")
+        && port.is_some_and(|port| port.is_empty() || port.parse::<u16>().is_ok())
+        && matches!(url.path(), "" | "/")
+        && !text.contains(['?', '#'])
+}
 
 impl Settings {
     /// Checks rules that the types do not hold.
@@ -44,12 +56,11 @@ impl Settings {
         }
         match (&self.proxy, &self.no_proxy) {
             (None, Some(_)) => return fault("no_proxy", "it is about proxy, and there is none".to_owned()),
-            (Some(proxy), _) if !proxy.is_empty() => {
-                let url = proxy.parse::<hyper::Uri>().ok();
-                if url.is_none_or(|url| url.scheme_str() != Some("http") || url.host().is_none()) {
-                    let how = "write it as http://proxy.example:3128";
-                    return fault("proxy", format!("cannot read `{proxy}`: {how}"));
-                }
+            (Some(proxy), _) if !proxy.is_empty() && !is_proxy(proxy) => {
+                let shown = without_user(proxy, "(hidden)");
+                let how = "write it as http://proxy.example:3128, or http://user:password@proxy.example:3128 with %2F \
+                           for `/`, %40 for `@`, %23 for `#` and %3F for `?` in the password";
+                return fault("proxy", format!("cannot read `{shown}`: {how}"));
             }
             _ => {}
         }

@@ -81,6 +81,16 @@ fn remove_all(removed: &mut Removed) -> Result<(), String> {
     Ok(())
 }
 
+/// The devices that have a clsact qdisc, of weir or of another program. An unreadable device has none.
+#[must_use]
+pub fn clsact() -> Vec<String> {
+    let Ok(mut netlink) = Netlink::open() else { return Vec::new() };
+    let links = netlink.links().unwrap_or_default();
+    let mut has_clsact =
+        |index| netlink.qdiscs(index).is_ok_and(|all| all.iter().any(|q| q.kind == "clsact"));
+    links.into_iter().filter(|link| has_clsact(link.index)).map(|link| link.name).collect()
+}
+
 /// The network namespaces with an interface whose other end is in this one.
 fn namespaces_beside(netlink: &mut Netlink, own: NsId) -> Result<Vec<NetnsRef>, weir_netlink::NetlinkError> {
     let peers: BTreeSet<i32> = netlink.links()?.iter().filter_map(|link| link.peer_netnsid).collect();

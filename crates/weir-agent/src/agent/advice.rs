@@ -11,7 +11,7 @@ use weir_cc::{AdviceView, Advisor, Algorithm, Decision, Origin, Rule, Trial, rul
 use weir_datapath::congestion::{shapes, system_default};
 use weir_units::chain;
 
-use super::{Agent, CongestionControl, congestion};
+use super::{Agent, CongestionControl, congestion, set_rules::SetRules};
 use crate::{agent::store::Store, config::Config};
 
 /// The interval between two writes of the trials.
@@ -35,15 +35,16 @@ pub(super) fn checked(config: &Config) -> Result<(), String> {
 pub(super) fn open(config: &Config, store: &Store) -> anyhow::Result<(CongestionControl, Vec<String>)> {
     let rules = congestion::checked(&config.congestion).map_err(anyhow::Error::msg)?;
     checked(config).map_err(anyhow::Error::msg)?;
-    let (mut set, mut left_out) = (Vec::new(), Vec::new());
-    for rule in store.congestion_rules()? {
-        set.push(rule);
-        if let Err(why) = congestion::together(&config.congestion, &set) {
-            left_out.push(format!("a rule that was set at run time is left out: {why}"));
-            set.pop();
+    let (stored, mut set, mut left_out) = (store.congestion_rules()?, SetRules::default(), Vec::new());
+    for rule in stored.in_force() {
+        let mut with = set.clone();
+        with.restore(rule.clone(), stored.replaced_by(rule).cloned().collect());
+        match congestion::together(&config.congestion, with.in_force()) {
+            Ok(_) => set = with,
+            Err(why) => left_out.push(format!("a rule that was set at run time is left out: {why}")),
         }
     }
-    let rules = congestion::together(&config.congestion, &set).unwrap_or(rules);
+    let rules = congestion::together(&config.congestion, set.in_force()).unwrap_or(rules);
     let advisor = Advisor::new(config.advice.clone(), store.congestion_trials()?, fastrand::u32(..1 << 30));
     Ok((CongestionControl::new(rules, set, advisor), left_out))
 }
@@ -54,8 +55,7 @@ impl Agent {
         let rule = Rule { origin, ..rule };
         self.is_named_once(&rule)?;
         let mut set = self.congestion.set.clone();
-        set.retain(|other| !other.is_about_the_same_as(&rule));
-        set.push(rule.clone());
+        set.set(rule.clone());
         self.put_rules(set).map_err(|why| refused(format!("cannot set a rule: {why}")))?;
         let rules = self.congestion.rules.as_slice();
         let number = rules.iter().position(|other| other.is_about_the_same_as(&rule));
@@ -67,8 +67,7 @@ impl Agent {
     /// Removes a rule that was set at run time.
     pub(super) fn unset_rule(&mut self, about: &Rule) -> Result<CongestionView, Error> {
         let mut set = self.congestion.set.clone();
-        set.retain(|other| !other.is_about_the_same_as(about));
-        if set.len() == self.congestion.set.len() {
+        if !set.unset(about) {
             let is_configured =
                 self.congestion.rules.as_slice().iter().any(|r| r.is_about_the_same_as(about));
             let why = if is_configured {
@@ -108,9 +107,9 @@ impl Agent {
     }
 
     /// Stores rules, then applies them.
-    fn put_rules(&mut self, set: Vec<Rule>) -> Result<(), String> {
-        let rules = congestion::together(&self.classes.config().congestion, &set)?;
-        self.store.save_congestion_rules(&set).map_err(|e| format!("{}; nothing was changed", chain(&e)))?;
+    fn put_rules(&mut self, set: SetRules) -> Result<(), String> {
+        let rules = congestion::together(&self.classes.config().congestion, set.in_force())?;
+        self.store.save_congestion_rules(&set).map_err(|e| format!("{}; {}", chain(&e), e.outcome()))?;
         self.congestion.set = set;
         self.congestion.set_rules(rules);
         self.discover();
@@ -183,14 +182,23 @@ impl Agent {
         }
     }
 
-    fn unset_advised(&mut self, to: IpNet) -> Result<CongestionView, Error> {
+    /// Takes back the rule that advice set. The rule that it replaced is in force again.
+    fn unset_advised(&mut self, to: IpNet) -> Result<(), Error> {
         let about = rule_for(to, None);
-        let is_advised = |rule: &Rule| rule.origin == Origin::Advice && rule.is_about_the_same_as(&about);
-        if self.congestion.set.iter().any(is_advised) {
-            return self.unset_rule(&about);
+        let mut set = self.congestion.set.clone();
+        let Some(before) = set.take_back(&about) else {
+            let message = format!("no rule for {to} comes from advice: there is nothing to take back");
+            return Err(Error::new(ErrorCode::UnknownName, message));
+        };
+        self.put_rules(set).map_err(|why| refused(format!("cannot take back a rule: {why}")))?;
+        match before {
+            None => self.event(EventKind::RuleUnset, None, format!("{about}")),
+            Some(rule) => {
+                let (action, origin) = (rule.action(), rule.origin);
+                self.event(EventKind::RuleSet, None, format!("{rule}: {action}, by {origin}, as before"));
+            }
         }
-        let message = format!("no rule for {to} comes from advice: there is nothing to take back");
-        Err(Error::new(ErrorCode::UnknownName, message))
+        Ok(())
     }
 
     pub(super) fn ask_advice(&mut self, request: AdviceRequest) -> Result<Vec<AdviceView>, Error> {
@@ -203,6 +211,7 @@ impl Agent {
                 let to =
                     to.ok_or_else(|| refused("name the network whose rule is to be taken back".into()))?;
                 self.unset_advised(to)?;
+                self.congestion.advisor.take_back(to);
                 true
             }
         };

@@ -16,7 +16,7 @@ use super::{
 use crate::control::Request;
 
 pub(super) fn not_stored(e: store::StoreError) -> weir_api::Error {
-    let message = format!("{}; nothing was changed", chain(&e));
+    let message = format!("{}; {}", chain(&e), e.outcome());
     weir_api::Error::new(ErrorCode::Engine, message)
 }
 

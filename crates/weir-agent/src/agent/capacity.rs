@@ -96,6 +96,24 @@ impl Capacities {
         self.configured.keys().any(|device| self.replaced(device) != (None, None))
     }
 
+    /// Whether an undo may set these capacities by hand. A single link's are of no link if there are several.
+    ///
+    /// # Errors
+    /// They are for another number of links than the configuration has.
+    pub(super) fn fits(&self, by_hand: &ByHand) -> Result<(), Error> {
+        let why = match self.configured.len() > 1 {
+            true if by_hand.single != LinkByHand::default() => {
+                "it was about a single link, and there are several now; `weir link set --link DEVICE` sets one's"
+            }
+            false if !by_hand.links.is_empty() => {
+                "it was about several links, and there is a single one now; `weir link set` sets its capacity"
+            }
+            _ => return Ok(()),
+        };
+        let message = format!("cannot take back the last change of the capacity: {why}");
+        Err(Error::new(ErrorCode::BadRequest, message))
+    }
+
     /// A configuration from a file with the capacities by hand in place of its own.
     pub(super) fn in_force(&self, config: Config) -> Config {
         self.by_hand.over(config)
@@ -429,9 +447,21 @@ mod tests {
             single: LinkByHand { capacity: Some(BitRate::mbit(3)), download: None },
             ..ByHand::default()
         };
+        // An undo would bring it back, for a later reload with a single link.
+        let none = Capacities::new(&file, ByHand::default());
+        let error = none.fits(&single).unwrap_err().message;
+        assert!(error.contains("about a single link, and there are several now"), "{error}");
+        assert!(none.fits(&ByHand::default()).is_ok());
         let stored = Capacities::new(&file, single);
         assert!(stored.are_left_out(), "it is not known which link was meant");
         let set = stored.after("wwan0", &change(Some(5_000), None)).unwrap();
+        assert!(none.fits(&set).is_ok());
+        let text = "[link]\ndevice = \"eth0\"\ncapacity = \"95mbit\"\n";
+        let one = Capacities::new(
+            &crate::config::parse(text, std::path::Path::new("test.toml")).unwrap(),
+            ByHand::default(),
+        );
+        assert!(one.fits(&set).unwrap_err().message.contains("there is a single one now"));
         let stored: ByHand = serde_json::from_str(&serde_json::to_string(&set).unwrap()).unwrap();
         let both = Capacities::new(&file, stored);
         let capacities =

@@ -20,7 +20,7 @@ use weir_datapath::{
 };
 use weir_units::chain;
 
-use super::{Agent, datapath, discover::Discovery, effects::Effects};
+use super::{Agent, datapath, discover::Discovery, effects::Effects, set_rules::SetRules};
 use crate::reply::Reply;
 
 /// The number of ended flows kept for `weir cc flows`.
@@ -54,7 +54,7 @@ pub enum CongestionRequest {
 pub(crate) struct CongestionControl {
     pub(super) rules: Rules,
     /// The rules set at run time, by hand and by trials.
-    pub(super) set: Vec<Rule>,
+    pub(super) set: SetRules,
     pub(super) advisor: Advisor,
     /// When the trials were last stored.
     pub(super) stored: Option<std::time::Instant>,
@@ -88,7 +88,7 @@ pub(super) fn together(config: &[Rule], set: &[Rule]) -> Result<Rules, String> {
 }
 
 impl CongestionControl {
-    pub(super) fn new(rules: Rules, set: Vec<Rule>, advisor: Advisor) -> CongestionControl {
+    pub(super) fn new(rules: Rules, set: SetRules, advisor: Advisor) -> CongestionControl {
         CongestionControl { rules, set, advisor, ..CongestionControl::default() }
     }
 
@@ -366,7 +366,7 @@ mod tests {
     fn rule_that_the_kernel_does_not_enforce_is_told_as_such() {
         let rule = Rule { start: "bbr".parse().ok(), ..Rule::default() };
         let mut control =
-            CongestionControl::new(Rules::new(vec![rule]).unwrap(), Vec::new(), Advisor::default());
+            CongestionControl::new(Rules::new(vec![rule]).unwrap(), SetRules::default(), Advisor::default());
         let to = Connection::to("10.99.0.2".parse().unwrap());
         assert_eq!(control.explain(&to).not_enforced_because, None);
         assert_eq!(control.rule(1).unwrap().problem, None);

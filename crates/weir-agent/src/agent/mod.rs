@@ -60,6 +60,7 @@ pub(crate) mod restore;
 mod runtimes;
 mod scheduler;
 mod selector_rules;
+mod set_rules;
 mod sources;
 pub(crate) mod store;
 mod threads;

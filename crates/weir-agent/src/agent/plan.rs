@@ -89,13 +89,14 @@ impl Agent {
     ///
     /// # Errors
     /// There is no change, or what it replaced does not fit any more, or it is about a download that is not
-    /// shared now.
+    /// shared now or about another number of links.
     pub(super) fn last_change(&self) -> Result<(Replaced, BothLayers, History), Error> {
         let Some((last, set, earlier)) = self.history.undo(&self.set_layers()) else {
             let message = "cannot take back a change of policy: none is left to take back (`weir set`, `weir unset` and \
                            the API make them, and the last 10 are kept)";
             return Err(Error::new(ErrorCode::UnknownName, message));
         };
+        last.capacity().map_or(Ok(()), |by_hand| self.capacities.fits(by_hand))?;
         let cannot = |why: Error| Error {
             message: format!("cannot take back the last change of policy: {}", why.message),
             ..why

@@ -78,7 +78,7 @@ impl Agent {
         advice::checked(config).map_err(unusable)?;
         selector_rules::fit(config).map_err(unusable)?;
         let rights = config.access.rights().map_err(unusable)?;
-        let congestion = congestion::together(&config.congestion, &self.congestion.set)
+        let congestion = congestion::together(&config.congestion, self.congestion.set.in_force())
             .map_err(|why| format!("with the rules that were set at run time (`weir cc unset`): {why}"))?;
         cluster::endpoint(config).map_err(unusable)?;
         Ok(Accepted { rights, congestion })

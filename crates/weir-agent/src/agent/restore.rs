@@ -19,6 +19,8 @@ pub struct Restored {
     pub devices: Vec<String>,
     /// The directory of the state, if it could be read.
     pub state: Option<PathBuf>,
+    /// Nothing is left. Without the state, clsact qdiscs may be.
+    pub is_whole: bool,
 }
 
 /// Removes all that an agent left in this network namespace. `path` is its configuration, and `state` the directory of
@@ -30,16 +32,21 @@ pub fn restore(path: &Path, state: Option<&Path>) -> anyhow::Result<Restored> {
     let _lock = lock::take()?;
     let places = config::places(path);
     let directory = state.unwrap_or(&places.state);
-    if let Some(fault) = &places.fault {
+    let guess = || {
         let shown = directory.display();
-        tracing::warn!("the state is read from {shown} (`--state DIR` names another): {}", chain(fault));
-    }
+        if let Some(fault) = &places.fault {
+            tracing::warn!("the state is read from {shown} (`--state DIR` names another): {}", chain(fault));
+        }
+    };
     // The socket of a faulty file is a guess, and may be that of another namespace's agent.
     if places.fault.is_none() && server::is_listened(&places.socket) {
         anyhow::bail!(
             "cannot put anything back: an agent answers at {}; stop it first (`systemctl stop weir`)",
             places.socket.display()
         );
+    }
+    if has_state(directory) {
+        guess();
     }
     let store = open(directory);
     let created = match store.as_ref().map(Store::created).transpose() {
@@ -49,15 +56,24 @@ pub fn restore(path: &Path, state: Option<&Path>) -> anyhow::Result<Restored> {
             None
         }
     };
-    if created.is_none() {
-        tracing::warn!(
-            "without the state in {} it is not known which clsact qdiscs weir added, so all of them stay (`tc qdisc del \
-             dev DEVICE clsact` removes one)",
-            directory.display()
-        );
-    }
     let state = created.is_some().then(|| directory.to_owned());
     let mut removed = left::remove(created.unwrap_or_default());
+    let clsact = if state.is_none() { left::clsact() } else { Vec::new() };
+    if !clsact.is_empty() {
+        let shown = directory.display();
+        let why = match has_state(directory) {
+            true => format!("the state in {shown} cannot be read"),
+            false => {
+                guess();
+                format!("there is no state in {shown}")
+            }
+        };
+        tracing::warn!(
+            "{why}, so it is not known which clsact qdiscs weir added; those of {} stay (`tc qdisc del dev DEVICE \
+             clsact` removes one)",
+            clsact.join(", ")
+        );
+    }
     if let Some(Err(e)) = store.as_ref().map(|store| forget(store, &removed)) {
         removed.faults.push(chain(&e));
     }
@@ -66,14 +82,17 @@ pub fn restore(path: &Path, state: Option<&Path>) -> anyhow::Result<Restored> {
         Some(first) => {
             anyhow::bail!("cannot put everything back: {first} ({} failures)", removed.faults.len())
         }
-        None => Ok(Restored { devices: removed.devices, state }),
+        None => Ok(Restored { is_whole: clsact.is_empty(), devices: removed.devices, state }),
     }
+}
+
+fn has_state(directory: &Path) -> bool {
+    ["weir.redb", "weir.promises"].iter().any(|file| directory.join(file).exists())
 }
 
 /// Opens the state in a directory. A directory without a state stays so.
 fn open(directory: &Path) -> Option<Store> {
-    if !["weir.redb", "weir.promises"].iter().any(|file| directory.join(file).exists()) {
-        tracing::warn!("there is no state in {}", directory.display());
+    if !has_state(directory) {
         return None;
     }
     Store::open(directory).inspect_err(|e| tracing::warn!("{}", chain(e))).ok()

@@ -2,8 +2,14 @@
 
 use std::collections::BTreeMap;
 
-/// The beginnings of keys whose values are secrets.
-const SECRETS: [&str; 4] = ["password", "secret", "token", "credential"];
+use weir_units::without_user;
+
+use super::secrets::{is_address, is_secret};
+
+/// The most bytes of a value that are kept.
+const MAX_VALUE: usize = 64 << 10;
+/// The text in place of a secret.
+const HIDDEN: &str = "(hidden)";
 
 /// The keys of a file as they are written. Two files that mean the same are equal.
 #[derive(Debug, Clone, Default)]
@@ -41,24 +47,36 @@ fn flatten(keys: &mut BTreeMap<String, String>, path: &str, value: &toml::Value)
         }
         value => {
             let last = path.rsplit('.').next().unwrap_or(path);
-            let is_secret = SECRETS.iter().any(|secret| last.contains(secret));
-            let text = if is_secret { "(hidden)".to_owned() } else { without_user(&value.to_string()) };
+            let text = if is_secret(last) { HIDDEN.to_owned() } else { shown(last, value).to_string() };
+            let text = cut(text);
             keys.insert(path.to_owned(), text);
         }
     }
 }
 
-/// A value with the user and the password of each URL hidden.
-fn without_user(text: &str) -> String {
-    let mut parts = text.split("://");
-    let mut shown = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let end = part.find(['/', '"', ' ', ',']).unwrap_or(part.len());
-        let from = part[..end].rfind('@').map_or(0, |at| at + 1);
-        shown += if from > 0 { "://(hidden)@" } else { "://" };
-        shown += &part[from..];
+/// A value that is not too long for a record. The digest tells two long ones apart.
+fn cut(text: String) -> String {
+    let Some(end) =
+        (0..=MAX_VALUE).rev().find(|at| text.is_char_boundary(*at)).filter(|_| text.len() > MAX_VALUE)
+    else {
+        return text;
+    };
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    let digest: String = digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}... ({} bytes, {digest})", &text[..end], text.len())
+}
+
+/// A value with the user and the password of each address hidden.
+fn shown(key: &str, value: &toml::Value) -> toml::Value {
+    match value {
+        toml::Value::String(text) if is_address(key) || text.contains("://") => {
+            without_user(text, HIDDEN).into()
+        }
+        toml::Value::Array(values) => {
+            toml::Value::Array(values.iter().map(|value| shown(key, value)).collect())
+        }
+        value => value.clone(),
     }
-    shown
 }
 
 #[cfg(test)]
@@ -69,7 +87,8 @@ mod tests {
     fn a_configuration_has_full_names_and_no_secrets() {
         let text = "[link]\ncapacity = \"95mbit\"\n[[class]]\nname = \"web\"\nweight = 3\n[[congestion]]\nport = 443\n\
                     [images.redis]\nurl = \"redis://weir:s3cret@10.0.0.1:6379/0\"\npassword = \"s3cret\"\n\
-                    upstreams = [\"https://a.example/x@y\", \"http://u:s3cret@b.example\"]\n";
+                    upstreams = [\"https://a.example/x@y\", \"http://u:s3cret@b.example\"]\n\
+                    [images]\nproxy = \"http://acme:a/s3cret#s3cret@b.example\"\nusername = \"acme\"\n";
         let keys = keys_of(text);
         let value = |key: &str| keys.get(key).map(String::as_str);
         assert_eq!(value("link.capacity"), Some("\"95mbit\""));
@@ -78,7 +97,16 @@ mod tests {
         assert_eq!(value("images.redis.url"), Some("\"redis://(hidden)@10.0.0.1:6379/0\""));
         assert_eq!(value("images.redis.password"), Some("(hidden)"));
         let all = format!("{keys:?}");
-        assert!(!all.contains("s3cret"), "{all}");
-        assert!(all.contains("https://a.example/x@y") && all.contains("http://(hidden)@b.example"), "{all}");
+        assert!(!all.contains("s3cret") && !all.contains("acme"), "{all}");
+        assert_eq!(value("images.proxy"), Some("\"http://(hidden)@b.example\""));
+        assert!(all.contains("https://(hidden)@y") && all.contains("http://(hidden)@b.example"), "{all}");
+    }
+
+    #[test]
+    fn long_value_is_cut_and_differs_from_another_one() {
+        let of = |end: char| keys_of(&format!("note = \"{}{end}\"", "é".repeat(100_000)))["note"].clone();
+        let (a, b) = (of('a'), of('b'));
+        assert!(a != b && a.len() < MAX_VALUE + 64, "{}", a.len());
+        assert!(a.contains("... (200003 bytes, "), "{}", &a[MAX_VALUE - 4..]);
     }
 }

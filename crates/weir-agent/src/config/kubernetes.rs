@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use weir_units::without_user;
 
 use super::{
     Config,
@@ -72,7 +73,9 @@ pub(crate) fn is_node(name: &str) -> bool {
 
 /// Refuses a URL to which the agent would not show its token.
 pub(crate) fn check_server(server: &str) -> Result<(), String> {
-    let uri: hyper::Uri = server.parse().map_err(|e| format!("cannot read `{server}` as a URL: {e}"))?;
+    let uri: Result<hyper::Uri, _> = server.parse();
+    let server = without_user(server, "(hidden)");
+    let uri = uri.map_err(|e| format!("cannot read `{server}` as a URL: {e}"))?;
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let is_here = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
     match uri.scheme_str() {

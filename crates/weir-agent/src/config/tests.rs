@@ -266,6 +266,44 @@ fn every_bad_value_is_refused_and_named() {
 }
 
 /// The section can also express the paper's division.
+
+#[test]
+fn error_of_a_configuration_has_no_part_of_a_credential() {
+    let images = |lines: &str| format!("{LINK}[images]\nbudget = \"1GiB\"\n{lines}");
+    let (proxy, pop) = ("proxy = \"", "[images.pop]\nname = \"a\"\nstore = \"shared-dir\"\nredis = ");
+    for (text, want) in [
+        (images(&format!("{proxy}http://acme:s3c/ret@p.example:3128\"")), "http://(hidden)@p.example:3128"),
+        (images(&format!("{proxy}http://acme:s3c#ret@p.example:3128\"")), "[images] proxy: cannot read"),
+        (images(&format!("{proxy}http://acme:s3c?ret@p.example:3128\"")), "%2F for `/`"),
+        (images(&format!("{proxy}http://acme:s3c@ret@p.example:3128\"")), "%40 for `@`"),
+        (images(&format!("{proxy}acme:s3cret@p.example:3128\"")), "(hidden)@p.example:3128"),
+        (images(&format!("{proxy}http://p.example:port\"")), "cannot read `http://p.example:port`"),
+        (images(&format!("{pop}redis://:s3cret@r.example")), "redis = redis://(hidden)@r.example"),
+        (images(&format!("{pop}\"http://acme:s3cret@r.example\"")), "`http://(hidden)@r.example`"),
+        (images("password = \"s3cret\""), "password = \"(hidden)\""),
+        (
+            images("[[images.upstream]]\nregistry = \"x.y\"\nurl = \"https://acme:s3cret@x.y\""),
+            "cannot read url `https://(hidden)@x.y`",
+        ),
+    ] {
+        let error = parse(&text).unwrap_err();
+        assert!(error.contains(want), "{text}\n---\n{error}");
+        for part in ["acme", "s3c", "ret@"] {
+            assert!(!error.contains(part), "{text}\n---\n{error}");
+        }
+    }
+    for good in [
+        "http://p.example:3128",
+        "http://acme:s3c%2Fret@p.example:3128/",
+        "http://[::1]:3128",
+        "",
+        "http://p",
+    ] {
+        let text = images(&format!("{proxy}{good}\""));
+        assert!(parse(&text).is_ok(), "{text}: {:?}", parse(&text));
+    }
+}
+
 #[test]
 fn agreements_are_off_without_their_section() {
     assert_eq!(parse(LINK).unwrap().agreements, None);

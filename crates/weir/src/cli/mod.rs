@@ -394,16 +394,17 @@ fn agent(args: &AgentArgs, session: &mut Session<'_>) -> anyhow::Result<ExitCode
 }
 
 fn restore(args: &AgentArgs, session: &mut Session<'_>) -> anyhow::Result<()> {
-    let weir_agent::Restored { devices, state } = weir_agent::restore(&args.config, args.state.as_deref())?;
+    let weir_agent::Restored { devices, state, is_whole } =
+        weir_agent::restore(&args.config, args.state.as_deref())?;
     let answer = json!({
         "config": args.config.display().to_string(),
         "restored": true,
         "state": state.as_ref().map(|state| state.display().to_string()),
         "devices": devices,
     });
-    session.print(&answer, |out, _| match state {
-        Some(_) => writeln!(out, "everything is put back"),
-        None => {
+    session.print(&answer, |out, _| match is_whole {
+        true => writeln!(out, "everything is put back"),
+        false => {
             writeln!(out, "everything is put back but clsact qdiscs, which only the state could tell apart")
         }
     })

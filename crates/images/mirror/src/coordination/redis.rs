@@ -16,7 +16,7 @@ use super::{
     AcquireResult, Answer, Coordination, EVENTS_CAPACITY, LEASE, Lease, Nodes, REGISTERED, SiteEvent,
     Unreachable,
 };
-use weir_units::chain;
+use weir_units::{chain, without_user};
 
 use crate::{Digest, Utc, settings::PopSettings};
 
@@ -134,7 +134,7 @@ impl Redis {
     /// # Errors
     /// [`BadRedis`].
     pub fn new(url: &str, password: Option<&str>, site: &str, address: &str) -> Result<Redis, BadRedis> {
-        let bad = |source| BadRedis { url: url.to_owned(), source };
+        let bad = |source| BadRedis { url: without_user(url, "(hidden)"), source };
         let info = url.into_connection_info().map_err(bad)?;
         // News come in by the same connection.
         let mut settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);

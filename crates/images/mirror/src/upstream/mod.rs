@@ -26,6 +26,7 @@ use hyper::{
     header::{self, HeaderValue},
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use weir_units::without_user;
 
 use crate::{
     Registry, Source, Utc,
@@ -84,8 +85,10 @@ pub(crate) struct Base {
 impl Base {
     pub(crate) fn of(settings: &UpstreamSettings) -> Result<Base, String> {
         let Some(url) = &settings.url else { return Ok(Base::usual(&settings.registry)) };
-        let bad =
-            || format!("cannot read url `{url}`: write it as https://mirror.example:5000, without a path");
+        let shown = || without_user(url, "(hidden)");
+        let bad = || {
+            format!("cannot read url `{}`: write it as https://mirror.example:5000, without a path", shown())
+        };
         let (scheme, rest) = url.split_once("://").ok_or_else(bad)?;
         let authority = rest.trim_end_matches('/');
         let is_tls = match scheme {

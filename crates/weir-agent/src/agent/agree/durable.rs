@@ -14,7 +14,17 @@ use super::{
     tests::{client, config, moment, offer},
     *,
 };
-use crate::agent::store::place::{Copy, Place, Seen};
+use crate::{
+    agent::{
+        by_hand::SetLayers,
+        history::History,
+        store::{
+            Ledger,
+            place::{Copy, Place, Seen},
+        },
+    },
+    config::Layer,
+};
 
 /// An unsynced write or change of length.
 #[derive(Debug, Clone)]
@@ -110,15 +120,16 @@ impl Disk {
 }
 
 impl Disk {
-    /// Keeps a part of an appended text. A replaced text is the old one or the new one.
+    /// Keeps a part of an appended or cut text. A replaced text is the old one or the new one.
     fn crash_second(&mut self) {
         let random = self.random();
         let Text { safe, seen, is_exchanged } = &mut self.second;
         match (&safe, &seen) {
             (_, Some(new)) if *is_exchanged && random.is_multiple_of(2) => *safe = Some(new.clone()),
             (Some(old), Some(new)) if !*is_exchanged => {
-                let kept = old.len() + random as usize % (new.len() - old.len() + 1);
-                *safe = Some(new[..kept].to_vec());
+                let (longer, shorter) = if new.len() < old.len() { (old, new) } else { (new, old) };
+                let kept = shorter.len() + random as usize % (longer.len() - shorter.len() + 1);
+                *safe = Some(longer[..kept].to_vec());
             }
             _ => {}
         }
@@ -209,6 +220,10 @@ impl Place for Handle {
         Ok(Box::new(io::Cursor::new(self.disk().second.seen.clone().unwrap_or_default())))
     }
 
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.disk().second.seen.as_ref().ok_or(io::ErrorKind::NotFound)?.len() as u64)
+    }
+
     fn append(&self, line: &[u8]) -> io::Result<()> {
         let mut disk = self.disk();
         let failed = disk.operate();
@@ -216,6 +231,16 @@ impl Place for Handle {
         let text = disk.second.seen.as_mut().ok_or(io::ErrorKind::NotFound)?;
         text.extend_from_slice(&line[..part]);
         failed?;
+        // This operation is the sync.
+        disk.operate()?;
+        disk.second.safe = disk.second.seen.clone();
+        Ok(())
+    }
+
+    fn cut(&self, length: u64) -> io::Result<()> {
+        let mut disk = self.disk();
+        disk.operate()?;
+        disk.second.seen.as_mut().ok_or(io::ErrorKind::NotFound)?.truncate(length as usize);
         // This operation is the sync.
         disk.operate()?;
         disk.second.safe = disk.second.seen.clone();
@@ -375,4 +400,56 @@ fn no_accepted_agreement_is_lost_whenever_the_disk_fails() {
         }
     }
     println!("{} lives with a failing disk, {operations} operations each", operations + operations / 3);
+}
+
+/// Changes a policy by hand several times. Returns the policies that the answers allow.
+fn set_policies(store: &Store, what: &str) -> Vec<SetLayers> {
+    let mut allowed = vec![SetLayers::new()];
+    for n in 1..=12_u64 {
+        let layer = Layer { weight: n.to_string().parse().ok(), ..Layer::default() };
+        let set = SetLayers::from([("web".to_owned(), layer)]);
+        match store.save_policies((&set, &Ledger::new()), None, &History::default()) {
+            Ok(()) => allowed = vec![set],
+            Err(error) if error.outcome() == "nothing was changed" => {}
+            Err(_) => allowed.push(set),
+        }
+        if let Ok(found) = store.policies() {
+            assert!(allowed.contains(&found), "{what}, change {n}: {found:?}, not one of {allowed:?}");
+        }
+    }
+    allowed
+}
+
+/// Sets policies while the disk fails at that operation, loses power, and starts again. Returns the number of
+/// operations and of changes without a certain answer.
+fn two_lives_of_policies(fails_at: Option<u64>, once: bool) -> (u64, usize) {
+    let seed = fails_at.unwrap_or(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let disk = Handle(Arc::new(Mutex::new(Disk { seed, ..Disk::default() })));
+    let first = store(&disk).unwrap();
+    {
+        let mut disk = disk.disk();
+        (disk.fails_at, disk.once, disk.operations) = (fails_at, once, 0);
+    }
+    let what = format!("operation {fails_at:?} fails, once: {once}");
+    let allowed = set_policies(&first, &what);
+    drop(first);
+    let operations = disk.disk().operations;
+    disk.disk().crash();
+    let second = store(&disk).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let found = second.policies().unwrap();
+    assert!(allowed.contains(&found), "{what}, after the crash: {found:?}, not one of {allowed:?}");
+    assert_eq!((second.notices(), disk.disk().asides), (vec![], 0), "{what}: sound copies are set aside");
+    (operations, allowed.len() - 1)
+}
+
+/// A disk that fails once leaves no doubt.
+#[test]
+fn no_refused_policy_comes_into_force_whenever_the_disk_fails() {
+    let (operations, _) = two_lives_of_policies(None, false);
+    assert!(operations > 50, "{operations}");
+    for at in 1..=operations {
+        two_lives_of_policies(Some(at), false);
+        let (_, uncertain) = two_lives_of_policies(Some(at), true);
+        assert_eq!(uncertain, 0, "operation {at} fails once");
+    }
 }

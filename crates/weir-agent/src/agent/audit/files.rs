@@ -23,6 +23,9 @@ const RESERVED: u64 = 256 << 10;
 /// The most bytes that one file holds by itself, if all values take more than its size.
 const WHOLES: u64 = 4;
 
+/// The name of a file whose first records are being written.
+const NEW: &str = "audit.new";
+
 /// The bounds of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bounds {
@@ -131,14 +134,16 @@ impl Files {
         self.growing.as_ref().is_none_or(|(_, length)| *length >= most)
     }
 
-    /// Begins another file with a record of all values, and removes the oldest.
-    pub(super) fn begin(&mut self, whole: &HistoryRecord) -> io::Result<()> {
-        let path = self.directory.join(format!("audit.{}.jsonl", whole.n));
-        let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path)?;
-        self.growing = Some((file, 0));
-        let written = self.append(&line::write(whole)).and_then(|()| File::open(&self.directory)?.sync_all());
-        if let Err(e) = written {
-            // It has no whole record. A full disk leaves one such file at most.
+    /// Begins another file with the records of all values, and removes the oldest. `first` is the number of the first
+    /// record. The file has its name only with all of them.
+    pub(super) fn begin(&mut self, first: u64, whole: &[u8]) -> io::Result<()> {
+        let path = self.directory.join(format!("audit.{first}.jsonl"));
+        let new = self.directory.join(NEW);
+        let open = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new);
+        self.growing = Some((open?, 0));
+        let written = self.append(whole).and_then(|()| fs::rename(&new, &path));
+        if let Err(e) = written.and_then(|()| File::open(&self.directory)?.sync_all()) {
+            let _ = fs::remove_file(&new);
             let _ = fs::remove_file(&path);
             return Err(e);
         }

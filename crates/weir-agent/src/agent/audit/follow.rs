@@ -37,7 +37,7 @@ impl Agent {
                 facts::agreement(&mut facts, agreement, agreements.owner(&agreement.id));
             }
         }
-        for rule in &self.congestion.set {
+        for rule in self.congestion.set.in_force() {
             facts::rule(&mut facts, rule);
         }
         for token in self.api.tokens.all() {

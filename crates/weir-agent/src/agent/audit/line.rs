@@ -41,9 +41,35 @@ pub(super) fn read(line: &[u8]) -> Option<HistoryRecord> {
     serde_json::from_slice(record).ok()
 }
 
-/// Applies a record to the values before it.
-pub(super) fn apply(facts: &mut Facts, record: &HistoryRecord) {
-    if record.is_whole {
+/// The most changes of one line.
+const MAX_CHANGES: usize = 500;
+/// The most bytes of the changes of one line, if it has several. JSON makes at most six bytes of one.
+const MAX_BYTES: usize = MAX_LINE / 8;
+
+/// The bytes that a change takes.
+fn length(change: &HistoryChange) -> usize {
+    let value = |value: &Option<String>| value.as_ref().map_or(0, String::len);
+    change.name.len() + value(&change.old) + value(&change.new) + 64
+}
+
+/// Changes in parts that fit into a line each.
+pub(super) fn parts(mut changes: Vec<HistoryChange>) -> Vec<Vec<HistoryChange>> {
+    let mut parts = Vec::new();
+    while !changes.is_empty() {
+        let mut bytes = 0;
+        let fits = changes.iter().take(MAX_CHANGES).take_while(|change| {
+            bytes += length(change);
+            bytes <= MAX_BYTES
+        });
+        let rest = changes.split_off(fits.count().max(1));
+        parts.push(std::mem::replace(&mut changes, rest));
+    }
+    parts
+}
+
+/// Applies a record to the values before it. The first record of all values in a file clears those before it.
+pub(super) fn apply(facts: &mut Facts, record: &HistoryRecord, is_first: bool) {
+    if record.is_whole && is_first {
         facts.clear();
     }
     for HistoryChange { what, name, new, .. } in &record.changes {
@@ -118,10 +144,32 @@ mod tests {
         let changes = difference(&old, &new);
         assert_eq!(changes.len(), 3, "{changes:?}");
         let mut now = old.clone();
-        apply(&mut now, &HistoryRecord { changes, ..record() });
+        apply(&mut now, &HistoryRecord { changes, ..record() }, true);
         assert_eq!(now, new);
         assert_eq!(difference(&new, &new), []);
-        apply(&mut now, &HistoryRecord { changes: Vec::new(), is_whole: true, ..record() });
+        let whole = HistoryRecord { changes: Vec::new(), is_whole: true, ..record() };
+        apply(&mut now, &whole, false);
+        assert_eq!(now, new, "a further part of all values adds to the first");
+        apply(&mut now, &whole, true);
         assert_eq!(now, Facts::new());
+    }
+
+    #[test]
+    fn parts_of_changes_are_lines_that_are_read_and_lose_none() {
+        let change = |n: usize, length: usize| HistoryChange {
+            what: ChangeKind::Configuration,
+            name: format!("key{n}"),
+            old: Some("\u{1}".repeat(length)),
+            new: None,
+        };
+        let long = MAX_BYTES / 3;
+        let changes: Vec<_> = (0..1_200).map(|n| change(n, if n < 40 { long } else { 9 })).collect();
+        let parts = parts(changes.clone());
+        for part in &parts {
+            let line = write(&HistoryRecord { changes: part.clone(), ..record() });
+            assert!((1..=MAX_CHANGES).contains(&part.len()) && line.len() < MAX_LINE, "{}", line.len());
+        }
+        assert_eq!(parts.concat(), changes);
+        assert_eq!(super::parts(Vec::new()), Vec::<Vec<HistoryChange>>::new());
     }
 }

@@ -26,8 +26,6 @@ use self::{allowance::Allowance, files::Files, line::FactKey};
 
 pub(crate) use self::{files::Bounds, line::Facts};
 
-/// The most changes of one line.
-const MAX_CHANGES: usize = 500;
 /// The most makers that are named while the audit cannot be written.
 const MAX_LATE: usize = 16;
 
@@ -130,9 +128,11 @@ impl Audit {
             self.files.open()?;
             let (mut facts, mut last, mut unreadable) = (Facts::new(), 0, 0);
             for (_, path) in files::list(self.files.directory())? {
+                let mut is_first = true;
                 unreadable += files::read(&path, |record| {
                     last = last.max(record.n);
-                    line::apply(&mut facts, &record);
+                    line::apply(&mut facts, &record, is_first);
+                    is_first &= !record.is_whole;
                     true
                 })?;
             }
@@ -165,10 +165,24 @@ impl Audit {
         if !self.files.is_full(whole as u64) {
             return Ok(());
         }
-        let changes = line::difference(&Facts::new(), facts);
-        self.last += 1;
-        let (n, by, cause) = (self.last, Actor::agent(), "all values at the beginning of a file".to_owned());
-        self.files.begin(&HistoryRecord { n, time_ms, by, cause, changes, is_whole: true })
+        let (first, by) = (self.last + 1, Actor::agent());
+        let mut parts = line::parts(line::difference(&Facts::new(), facts));
+        // A node without values has a file too.
+        parts.resize_with(parts.len().max(1), Vec::new);
+        let mut lines = Vec::new();
+        for changes in parts {
+            self.last += 1;
+            let (n, cause) = (self.last, "all values at the beginning of a file".to_owned());
+            lines.extend(line::write(&HistoryRecord {
+                n,
+                time_ms,
+                by: by.clone(),
+                cause,
+                changes,
+                is_whole: true,
+            }));
+        }
+        self.files.begin(first, &lines)
     }
 
     /// The changes from the recorded values.
@@ -201,9 +215,9 @@ impl Audit {
             self.prepare(time_ms)?;
             let mut lines = Vec::new();
             for (by, changes) in &changes {
-                for changes in changes.chunks(MAX_CHANGES) {
+                for changes in line::parts(changes.clone()) {
                     self.last += 1;
-                    let (n, by, cause, changes) = (self.last, by.clone(), cause.clone(), changes.to_vec());
+                    let (n, by, cause) = (self.last, by.clone(), cause.clone());
                     let record = HistoryRecord { n, time_ms, by, cause, changes, is_whole: false };
                     lines.extend(line::write(&record));
                 }

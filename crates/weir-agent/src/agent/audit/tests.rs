@@ -34,12 +34,14 @@ fn policy(name: &str, value: &str) -> (FactKey, String) {
 fn replayed(directory: &Path) -> Facts {
     let mut facts = Facts::new();
     for (_, path) in files::list(directory).unwrap() {
+        let mut is_first = true;
         files::read(&path, |record| {
             for change in &record.changes {
                 let key = (change.what.clone(), change.name.clone());
                 assert!(record.is_whole || facts.get(&key) == change.old.as_ref(), "{key:?} {record:?}");
             }
-            line::apply(&mut facts, &record);
+            line::apply(&mut facts, &record, is_first);
+            is_first = false;
             true
         })
         .unwrap();
@@ -140,6 +142,30 @@ fn full_files_are_followed_by_others_that_begin_with_all_values() {
     let all = page::read(dir.path(), &HistoryQuery::default(), || true).unwrap().records;
     let read = page::read(dir.path(), &HistoryQuery::default(), || !has_gone.replace(true)).unwrap().records;
     assert!(!read.is_empty() && read.len() < all.len(), "{} of {}", read.len(), all.len());
+}
+
+/// Values of a large node take more than the longest line that is read.
+#[test]
+fn values_that_need_several_lines_are_whole_in_the_next_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut audit = audit(dir.path());
+    let mut facts = Facts::new();
+    let mut n = 0;
+    while files::list(dir.path()).unwrap().len() < 2 {
+        let value = format!("{n}{}", "x".repeat(line::MAX_LINE / 20));
+        facts.extend((0..24).map(|i| policy(&format!("docker:c{i}"), &value)));
+        audit.note(&facts, &Actor::user(1000), "set", n).unwrap();
+        n += 1;
+        assert!(n < 20, "no second file was begun");
+    }
+    assert!(files::list(dir.path()).unwrap()[1].0 <= audit.last);
+    assert_eq!(replayed(dir.path()), facts);
+    let read = page::read(dir.path(), &HistoryQuery::default(), || true).unwrap();
+    assert_eq!((read.unreadable, read.missing), (0, 0));
+    // The older files may go.
+    fs::remove_file(&files::list(dir.path()).unwrap()[0].1).unwrap();
+    let mut next = self::audit(dir.path());
+    assert_eq!(next.note(&facts, &Actor::user(1), "set", n).unwrap(), 0, "all values are known");
 }
 
 #[test]

@@ -89,11 +89,11 @@ impl Store {
     /// written, and the content of the database counts.
     pub(crate) fn save_agreements<'a>(
         &self,
-        agreements: impl IntoIterator<Item = &'a Agreement>,
+        agreements: impl IntoIterator<Item = &'a Agreement> + Clone,
         next: u64,
     ) -> Result<(), StoreError> {
         self.write("write an agreement to", |change| {
-            for agreement in agreements {
+            for agreement in agreements.clone() {
                 let text = serde_json::to_string(agreement).unwrap_or_default();
                 change.insert(AGREEMENTS, agreement.id.as_str(), &text)?;
             }

@@ -352,16 +352,59 @@ fn a_disk_that_cannot_be_written_is_told_and_sets_nothing_aside() {
 #[test]
 fn an_older_database_is_brought_up_to_its_second_copy() {
     let sample = Sample::new(false);
+    for changes in 1..=3_usize {
+        let dir = sample.copy();
+        let old = fs::read(dir.path().join("weir.redb")).unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        for n in 0..changes {
+            store.forget_agreements(&[Name::new(&format!("a-{}", n + 7)).unwrap()]).unwrap();
+        }
+        let holds = promised(&store);
+        drop(store);
+        fs::write(dir.path().join("weir.redb"), old).unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        assert_eq!(promised(&store), holds, "{changes}");
+        // One change may be missing because the agent ended between the two copies.
+        let said = format!("{changes} changes that weir.promises holds");
+        let notices = store.notices();
+        assert_eq!(notices.iter().any(|notice| notice.contains(&said)), changes > 1, "{notices:?}");
+        assert_eq!(notices.len(), usize::from(changes > 1), "{notices:?}");
+        drop(store);
+        let store = Store::open(dir.path()).unwrap();
+        assert_eq!((promised(&store), store.notices()), (holds, notices), "{changes}, opened again");
+    }
+}
+
+/// The rewritten copy does not tell which rows were the last change.
+#[test]
+fn an_older_database_beside_a_rewritten_second_copy_is_restored() {
+    let sample = Sample::new(false);
     let dir = sample.copy();
     let old = fs::read(dir.path().join("weir.redb")).unwrap();
     let store = Store::open(dir.path()).unwrap();
     store.forget_agreements(&[Name::new("a-7").unwrap()]).unwrap();
+    store
+        .with("write", |open| opening::rewrite(&*store.place, open).map_err(redb::Error::Corrupted))
+        .unwrap();
     let holds = promised(&store);
     drop(store);
     fs::write(dir.path().join("weir.redb"), old).unwrap();
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(promised(&store), holds);
     assert!(store.notices()[0].contains("1 changes that weir.promises holds"), "{:?}", store.notices());
+}
+
+/// A line that a full disk or a killed agent left is no damage.
+#[test]
+fn a_torn_last_line_of_the_second_copy_is_cut_off_in_silence() {
+    let sample = Sample::new(false);
+    let dir = sample.copy();
+    let path = dir.path().join("weir.promises");
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, [whole.as_slice(), &whole[..99]].concat()).unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!((promised(&store), store.notices()), (sample.holds, vec![]));
+    assert_eq!(second::read(fs::read(&path).unwrap().as_slice(), false).unwrap().bad, 0);
 }
 
 #[test]

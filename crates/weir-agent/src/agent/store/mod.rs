@@ -1,6 +1,6 @@
 //! The state that outlives the agent: policies set by hand, agreements, minors of classes, and qdiscs
 //! added to the host. One embedded database holds it, with a second copy of its rows beside it. Each
-//! change is on disk in both before it is answered.
+//! change is on disk in both before it is answered. A change that is refused is in neither.
 
 mod agreements;
 mod congestion;
@@ -61,6 +61,18 @@ pub struct StoreError {
     what: &'static str,
     path: PathBuf,
     detail: String,
+    /// A failed change may be on disk.
+    is_uncertain: bool,
+}
+
+impl StoreError {
+    /// The outcome of a failed change, in words.
+    pub(crate) fn outcome(&self) -> &'static str {
+        match self.is_uncertain {
+            false => "nothing was changed",
+            true => "it is not in force; whether it is after a restart is not known: make it again",
+        }
+    }
 }
 
 /// An open database.
@@ -168,6 +180,16 @@ impl Change<'_> {
     }
 }
 
+/// The rows that a change alters.
+fn rows_of(
+    tx: &WriteTransaction,
+    change: impl Fn(&Change<'_>) -> Result<(), redb::Error>,
+) -> Result<Vec<Row>, redb::Error> {
+    let noted = Change::new(tx);
+    change(&noted)?;
+    Ok(noted.rows.into_inner())
+}
+
 fn name(table: Text) -> String {
     redb::TableHandle::name(&table).to_owned()
 }
@@ -188,7 +210,8 @@ impl Store {
     pub fn open(dir: &Path) -> Result<Store, StoreError> {
         let directory = Directory::new(dir);
         let path = directory.file(place::Copy::First);
-        let error = |what, detail: String| StoreError { what, path: path.clone(), detail };
+        let error =
+            |what, detail: String| StoreError { what, path: path.clone(), detail, is_uncertain: false };
         std::fs::create_dir_all(dir).map_err(|e| error("create", e.to_string()))?;
         Store::opened_in(Box::new(directory), path)
     }
@@ -238,39 +261,84 @@ impl Store {
             let closed = slot.take();
             drop(guarded(|| drop(closed)));
         }
-        let result = result.map_err(|detail| StoreError { what, path: self.path.clone(), detail });
+        let error = |detail| StoreError { what, path: self.path.clone(), detail, is_uncertain: false };
+        let result = result.map_err(error);
         *self.failure.borrow_mut() = result.as_ref().err().map(ToString::to_string);
         result
     }
 
-    /// Makes one change. It is on disk in both copies when this returns.
+    /// Makes one change. It is on disk in both copies when this returns. A change that failed is in neither,
+    /// unless its error is uncertain.
     fn write(
         &self,
         what: &'static str,
-        change: impl FnOnce(&Change<'_>) -> Result<(), redb::Error>,
+        change: impl Fn(&Change<'_>) -> Result<(), redb::Error>,
     ) -> Result<(), StoreError> {
-        self.with(what, |open| {
+        let is_undone = Cell::new(true);
+        match self.with(what, |open| self.put(open, &change, &is_undone)) {
+            Err(error) if !is_undone.get() => self.judge(error, &change),
+            result => result,
+        }
+    }
+
+    /// Writes a change to both copies. The second copy is first, because its line can be cut off again. A
+    /// failure clears `is_undone` if either copy may hold the change.
+    fn put(
+        &self,
+        open: &mut Open,
+        change: impl Fn(&Change<'_>) -> Result<(), redb::Error>,
+        is_undone: &Cell<bool>,
+    ) -> Result<(), redb::Error> {
+        let tx = open.database.begin_write()?;
+        let rows = rows_of(&tx, change)?;
+        if rows.is_empty() {
+            return Ok(tx.abort()?);
+        }
+        opening::set_sequence(&tx, open.sequence + 1)?;
+        let line = second::line(open.sequence + 1, &rows);
+        let length = self.place.length()?;
+        if let Err(error) = self.place.append(&line) {
+            is_undone.set(self.place.cut(length).is_ok());
+            return Err(error.into());
+        }
+        is_undone.set(false);
+        if let Err(error) = tx.commit() {
+            // The database tells at its next opening whether it has the change.
+            let _ = self.place.cut(length);
+            return Err(error.into());
+        }
+        open.sequence += 1;
+        open.added += line.len() as u64;
+        if open.added > 2 * open.length + GROWS
+            && let Err(e) = opening::rewrite(&*self.place, open)
+        {
+            tracing::warn!("cannot shorten the second copy of the state: {e}");
+            open.added = 0;
+        }
+        Ok(())
+    }
+
+    /// Whether the change is stored whose write failed with this error.
+    fn judge(
+        &self,
+        error: StoreError,
+        change: impl Fn(&Change<'_>) -> Result<(), redb::Error>,
+    ) -> Result<(), StoreError> {
+        let is_stored = self.with(error.what, |open| {
             let tx = open.database.begin_write()?;
-            let noted = Change::new(&tx);
-            change(&noted)?;
-            let rows = noted.rows.into_inner();
-            if rows.is_empty() {
-                return Ok(tx.abort()?);
+            let is_stored = rows_of(&tx, change)?.is_empty();
+            tx.abort()?;
+            // The length that was read is on disk after this.
+            self.place.cut(self.place.length()?)?;
+            Ok(is_stored)
+        });
+        match is_stored {
+            Ok(true) => Ok(()),
+            found => {
+                *self.failure.borrow_mut() = Some(error.to_string());
+                Err(StoreError { is_uncertain: found.is_err(), ..error })
             }
-            opening::set_sequence(&tx, open.sequence + 1)?;
-            tx.commit()?;
-            open.sequence += 1;
-            let line = second::line(open.sequence, &rows);
-            self.place.append(&line)?;
-            open.added += line.len() as u64;
-            if open.added > 2 * open.length + GROWS
-                && let Err(e) = opening::rewrite(&*self.place, open)
-            {
-                tracing::warn!("cannot shorten the second copy of the state: {e}");
-                open.added = 0;
-            }
-            Ok(())
-        })
+        }
     }
 
     fn read<T>(

@@ -124,7 +124,7 @@ fn verify(place: &dyn Place) -> Result<Sound, Failure> {
         each_row::<redb::Error>(&tx, |_| Ok(()))?;
         let number = |key| Ok::<_, redb::Error>(meta(&tx, key)?.and_then(|text| text.parse().ok()));
         let (sequence, schema) = (number(SEQUENCE)?, number(SCHEMA)?);
-        let notices = meta(&tx, NOTICES)?.and_then(|text| serde_json::from_slice(text.as_bytes()).ok());
+        let notices = meta(&tx, NOTICES)?.map(|text| noted(&text));
         let is_foreign = meta(&tx, OPENINGS)?.is_some_and(|text| text != COPIED);
         drop(tx);
         Ok(Sound { database, sequence, schema, notices: notices.unwrap_or_default(), is_foreign })
@@ -179,6 +179,8 @@ fn read_second(place: &dyn Place, wants_rows: bool) -> Result<Result<Read, Optio
 struct Plan {
     /// The rows for a new database.
     restored: Option<Read>,
+    /// The rows of a change that the database lacks.
+    lacking: Vec<Row>,
     /// Whether the second copy differs from the database and must be rewritten.
     rewrites: bool,
     /// Whether the second copy is damaged and kept under another name.
@@ -225,14 +227,18 @@ fn plan_for_sound(place: &dyn Place, sound: &Sound) -> Result<Result<Plan, Strin
                 "{{second}} was damaged ({why}): it is set aside as {{aside}} and rewritten from {{first}}"
             ));
         }
+        // The agent ended before the database had the last change. A whole copy does not tell its rows.
+        Ok(read) if read.sequence == sequence + 1 && read.bad == 0 && !read.last.is_empty() => {
+            (plan.lacking, plan.rewrites) = (read.last, false);
+        }
         Ok(read) if read.sequence > sequence => {
             let behind = read.sequence - sequence;
             return Ok(Err(format!("{behind} changes that {{second}} holds are missing in it")));
         }
         Ok(read) => {
             let behind = sequence - read.sequence;
-            // The last change did not reach the second copy, so its caller got no answer.
-            let is_torn = behind == 1 && read.bad <= 1;
+            // The last change did not reach both copies, so its caller got no answer.
+            let is_torn = read.bad <= 1 && (behind == 1 || behind == 0 && read.is_torn);
             plan.rewrites = behind > 0 || read.bad > 0;
             if plan.rewrites && !is_torn {
                 plan.sets_second_aside = true;
@@ -333,7 +339,7 @@ fn is_known(place: &dyn Place, schema: Option<u64>) -> Result<(), String> {
 /// Writes the plan's content to both copies.
 fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
     let Sound { database, sequence, schema, notices, .. } = sound;
-    let Plan { restored, rewrites, sets_second_aside, said } = plan;
+    let Plan { restored, lacking, rewrites, sets_second_aside, said } = plan;
     let named = |text: String| {
         text.replace("{first}", &place.name(Copy::First)).replace("{second}", &place.name(Copy::Second))
     };
@@ -345,7 +351,12 @@ fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
     if let Some(read) = &restored {
         sequence = sequence.max(read.sequence);
         let stored = read.rows.get(&("meta".to_owned(), NOTICES.to_owned()));
-        notices = stored.and_then(|text| serde_json::from_slice(text.as_bytes()).ok()).unwrap_or_default();
+        notices = stored.map(|text| noted(text)).unwrap_or_default();
+    }
+    if !lacking.is_empty() {
+        sequence += 1;
+        let stored = lacking.iter().find(|Row(table, key, _)| table == "meta" && key == NOTICES);
+        notices = stored.and_then(|Row(.., text)| text.as_deref()).map_or(notices, noted);
     }
     let now = Utc::from(std::time::SystemTime::now()).second();
     // A later failure of this opening leads to another attempt, which finds the same damage.
@@ -363,6 +374,7 @@ fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
         for ((table, key), value) in restored.iter().flat_map(|read| &read.rows) {
             change.put(Row(table.clone(), key.clone(), Some(value.clone())))?;
         }
+        lacking.iter().try_for_each(|row| change.put(row.clone()))?;
         if has_news {
             change.insert(super::META, SCHEMA, &KNOWN_SCHEMA.to_string())?;
             note(&change, &notices)?;
@@ -382,6 +394,11 @@ fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
         rewrite(place, &mut open)?;
     }
     Ok(open)
+}
+
+/// Stored notices. An unreadable text has no notices.
+fn noted(text: &str) -> Vec<String> {
+    serde_json::from_slice(text.as_bytes()).unwrap_or_default()
 }
 
 /// Stores the notices.

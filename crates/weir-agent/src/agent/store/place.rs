@@ -49,8 +49,12 @@ pub(crate) trait Place {
     fn set_aside(&self, copy: Copy) -> io::Result<String>;
     /// Opens the second copy.
     fn second(&self) -> io::Result<Box<dyn BufRead + '_>>;
+    /// The length of the second copy in bytes.
+    fn length(&self) -> io::Result<u64>;
     /// Appends to the second copy. The line is on disk when this returns.
     fn append(&self, line: &[u8]) -> io::Result<()>;
+    /// Cuts the second copy to this length. It has that length on disk when this returns.
+    fn cut(&self, length: u64) -> io::Result<()>;
     /// Replaces the second copy as a whole, or leaves it unchanged.
     fn replace(&self, write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>) -> io::Result<()>;
     /// The name of a copy.
@@ -163,6 +167,10 @@ impl Place for Directory {
         Ok(Box::new(BufReader::new(File::open(self.file(Copy::Second))?)))
     }
 
+    fn length(&self) -> io::Result<u64> {
+        Ok(fs::metadata(self.file(Copy::Second))?.len())
+    }
+
     fn append(&self, line: &[u8]) -> io::Result<()> {
         let mut slot = self.added_to.borrow_mut();
         let mut file = match slot.take() {
@@ -173,6 +181,13 @@ impl Place for Directory {
         file.sync_data()?;
         *slot = Some(file);
         Ok(())
+    }
+
+    fn cut(&self, length: u64) -> io::Result<()> {
+        self.added_to.take();
+        let file = OpenOptions::new().write(true).open(self.file(Copy::Second))?;
+        file.set_len(length)?;
+        file.sync_data()
     }
 
     fn replace(&self, write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {

@@ -2,7 +2,8 @@
 //!
 //! Each line is one change: a checksum, the number of the change, and its rows as JSON. A whole copy
 //! has one line per row, with the number 0. Its last line has no rows and has the number of the last
-//! change included. A change is written to the database first and here second, and answered after both.
+//! change included. A change is written here first and to the database second, and answered after both. A
+//! line is cut off again if the database does not take its change.
 
 use std::{
     collections::BTreeMap,
@@ -25,8 +26,12 @@ pub(super) struct Read {
     pub(super) rows: Rows,
     /// The number of its last change.
     pub(super) sequence: u64,
+    /// The rows of its last line. The end of a whole copy has none.
+    pub(super) last: Vec<Row>,
     /// The number of its unreadable lines.
     pub(super) bad: u64,
+    /// The last line is unreadable.
+    pub(super) is_torn: bool,
     /// Its length in bytes.
     pub(super) length: u64,
 }
@@ -62,15 +67,18 @@ pub(super) fn read(mut from: impl BufRead, wants_rows: bool) -> io::Result<Read>
     let (mut read, mut buffer) = (Read::default(), Vec::new());
     while from.read_until(b'\n', &mut buffer)? > 0 {
         read.length += buffer.len() as u64;
-        match parse(&buffer) {
+        let parsed = parse(&buffer);
+        read.is_torn = parsed.is_none();
+        match parsed {
             Some((sequence, rows)) => {
                 read.sequence = read.sequence.max(sequence);
-                for Row(table, key, value) in rows.into_iter().filter(|_| wants_rows) {
+                for Row(table, key, value) in rows.iter().filter(|_| wants_rows).cloned() {
                     match value {
                         Some(value) => drop(read.rows.insert((table, key), value)),
                         None => drop(read.rows.remove(&(table, key))),
                     }
                 }
+                read.last = rows;
             }
             None => read.bad += 1,
         }

@@ -2,6 +2,9 @@
 
 use std::{collections::BTreeSet, fs};
 
+use weir_agent::config::secrets::{is_address, is_secret, without_secrets};
+use weir_units::without_users;
+
 const REMOVED: &str = "[removed]";
 /// Shorter values are removed only where their key stands, as they occur everywhere.
 const MIN_SECRET: usize = 5;
@@ -36,10 +39,9 @@ impl Secrets {
         let mut text = text.to_owned();
         for value in &self.values {
             text = text.replace(value.as_str(), REMOVED);
-            // The same as a text in JSON has it.
-            let quoted = serde_json::to_string(value).unwrap_or_default();
-            if let Some(inner) = quoted.get(1..quoted.len().saturating_sub(1)).filter(|inner| inner != value)
-            {
+            // The same as a text in JSON has it, and a text of TOML in one of JSON.
+            let quoted = in_quotes(value);
+            for inner in [in_quotes(&quoted), quoted].iter().filter(|inner| *inner != value) {
                 text = text.replace(inner, REMOVED);
             }
         }
@@ -47,20 +49,15 @@ impl Secrets {
     }
 }
 
-/// The configuration without the values of secret keys, also where a comment has one.
-pub(super) fn without_values(config: &str) -> String {
-    let line = |line: &str| match setting(line) {
-        Some((key, value)) if is_secret(key) && !value.is_empty() => line.replacen(value, REMOVED, 1),
-        _ => line.to_owned(),
-    };
-    config.lines().map(|text| line(text) + "\n").collect()
+/// A text as it stands between the quotes of JSON.
+fn in_quotes(text: &str) -> String {
+    let quoted = serde_json::to_string(text).unwrap_or_default();
+    quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_owned()
 }
 
-/// Whether the value of a key is a secret. A key that ends in `_file` names a file.
-fn is_secret(key: &str) -> bool {
-    let key = key.trim_matches(['"', '\'']).to_lowercase();
-    let words = ["password", "passphrase", "secret", "token", "credential", "username", "auth"];
-    !key.ends_with("_file") && words.iter().any(|word| key.contains(word))
+/// The configuration without the values of secret keys, also where a comment has one.
+pub(super) fn without_values(config: &str) -> String {
+    config.lines().map(|line| without_secrets(line, REMOVED) + "\n").collect()
 }
 
 /// The key and the bare value of a line, also of one in a comment.
@@ -70,10 +67,21 @@ fn setting(line: &str) -> Option<(&str, &str)> {
     let is_key = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || "_-.\"'".contains(c));
     let value = value.trim();
     let bare = match value.chars().next() {
-        Some(quote @ ('"' | '\'')) => value[1..].split(quote).next().unwrap_or_default(),
+        Some(quote @ ('"' | '\'')) => quoted(&value[1..], quote),
         _ => value.split('#').next().unwrap_or_default().trim(),
     };
     is_key.then_some((key, bare))
+}
+
+/// The text up to the closing quote. A double quote after a backslash is a part of it.
+fn quoted(text: &str, quote: char) -> &str {
+    let mut is_escaped = false;
+    let end = text.find(|c| {
+        let is_end = c == quote && !is_escaped;
+        is_escaped = c == '\\' && quote == '"' && !is_escaped;
+        is_end
+    });
+    &text[..end.unwrap_or(text.len())]
 }
 
 /// Notes a secret value, and the content of a file that holds one.
@@ -89,10 +97,13 @@ fn note(key: &str, value: &str, values: &mut BTreeSet<String>) {
             _ => values.extend(content.lines().map(|line| line.trim().to_owned()).filter(|l| !l.is_empty())),
         }
     }
-    for credentials in credentials_of(value) {
+    if let Some(credentials) = credentials_of(&key, value) {
         values.extend(credentials.split(':').map(str::to_owned));
+        values.extend(credentials.split_once(':').map(|(_, password)| password.to_owned()));
         values.insert(credentials.to_owned());
     }
+    let query = value.split_once('?').filter(|_| is_address(&key)).map(|(_, query)| query.split('&'));
+    values.extend(query.into_iter().flatten().filter_map(|part| Some(part.split_once('=')?.1.to_owned())));
 }
 
 fn collect(value: &toml::Value, key: &str, values: &mut BTreeSet<String>) {
@@ -114,22 +125,16 @@ fn collect_json(value: &serde_json::Value, values: &mut BTreeSet<String>) {
     }
 }
 
-/// The parts between `://` and `@` of the addresses in a text.
-fn credentials_of(text: &str) -> Vec<&str> {
-    let authority = |rest: &'_ str| rest.find(|c: char| "/?# \"'\n".contains(c)).unwrap_or(rest.len());
-    let after = text.match_indices("://").map(|(at, mark)| &text[at + mark.len()..]);
-    after
-        .filter_map(|rest| rest[..authority(rest)].rsplit_once('@').map(|(credentials, _)| credentials))
-        .collect()
+/// The user and the password of an address. They end at the last `@`, whatever they hold.
+fn credentials_of<'v>(key: &str, value: &'v str) -> Option<&'v str> {
+    let after = value.split_once("://").map(|(_, rest)| rest);
+    let after = after.or_else(|| is_address(key).then_some(value))?;
+    after.rsplit_once('@').map(|(credentials, _)| credentials)
 }
 
 /// The text without credentials in addresses and in headers of HTTP.
 fn without_credentials(text: &str) -> String {
-    let mut clean = text.to_owned();
-    let found: BTreeSet<String> = credentials_of(text).into_iter().map(str::to_owned).collect();
-    for credentials in found {
-        clean = clean.replace(&format!("://{credentials}@"), &format!("://{REMOVED}@"));
-    }
+    let mut clean = without_users(text, REMOVED);
     for scheme in ["Bearer ", "Basic ", "bearer ", "basic "] {
         let mut rest = clean.as_str();
         let mut made = String::new();

@@ -6,7 +6,7 @@ use weir_fake_agent::{self as fake, FakeAgent};
 use super::{super::Look, *};
 
 /// Each secret that the configuration, its files and the log of [`made`] have.
-const PLANTED: [&str; 11] = [
+const PLANTED: [&str; 19] = [
     "hunter2-proxy",
     "proxyuser",
     "redis-pa55",
@@ -18,6 +18,14 @@ const PLANTED: [&str; 11] = [
     "commented-out-password",
     "eyJhbGciOiJIUzI1NiJ9.payload",
     "other:pa55word",
+    "slashuser",
+    "hun/ter2",
+    "ter2#se",
+    "se?cret",
+    "curluser",
+    "curlpass",
+    "botname-long",
+    "word-tail-secret",
 ];
 
 struct Made {
@@ -57,7 +65,8 @@ fn made(socket: &Path, config: impl FnOnce(&Path) -> String) -> Made {
     script(
         "journalctl",
         "pulled through http://other:pa55word@proxy2:3128/v2\nAuthorization: Bearer eyJhbGciOiJIUzI1NiJ9.payload\n\
-         redis said redis-pa55\nBasic things go on\nunknown: identity-of-docker",
+         redis said redis-pa55\nBasic things go on\nunknown: identity-of-docker\n\
+         cannot read `curluser:curlpass@proxy.example:3128`\n{\"line\":\"password = \\\"pa55\\\\\\\"word-tail-secret\\\"\"}",
     );
     fs::write(dir.path().join("secret"), "line-one-of-secret-file\n").unwrap();
     let docker = r#"{"auths":{"ghcr.io":{"auth":"b64-docker-auth==","identitytoken":"identity-of-docker"}}}"#;
@@ -88,7 +97,9 @@ fn config(dir: &Path) -> String {
          proxy = \"http://proxyuser:hunter2-proxy@proxy.example:3128\"\n# password = \"commented-out-password\"\n\n\
          [[images.upstream]]\nregistry = \"ghcr.io\"\nusername = \"acme-bot\"\npassword_file = \"{dir}/secret\"\n\
          docker_config = \"{dir}/docker.json\"\n\n[images.pop]\nredis = \"redis://:redis-pa55@10.0.0.5:6379\"\n\
-         token = 'tok\\en\"quoted'\n"
+         token = 'tok\\en\"quoted'\n\n[a]\nproxy = \"http://slashuser:hun/ter2#se?cret@proxy.example:3128\"\n\
+         username = \"acme\\\"botname-long\"\n[b]\nproxy = \"curluser:curlpass@proxy.example:3128\"\n\
+         password = \"pa55\\\"word-tail-secret\"\n"
     )
 }
 
@@ -124,6 +135,11 @@ fn report_has_each_part_and_no_secret_of_the_node() {
         parts["weir.toml"]
     );
     assert!(parts["weir.toml"].contains("# password = \"[removed]\""), "{}", parts["weir.toml"]);
+    assert!(
+        parts["weir.toml"].contains("proxy = \"[removed]@proxy.example:3128\""),
+        "{}",
+        parts["weir.toml"]
+    );
     assert!(parts["weir.toml"].contains("capacity = \"95mbit\""));
     let log = "pulled through http://[removed]@proxy2:3128/v2\nAuthorization: Bearer [removed]\nredis said [removed]\n\
                Basic things go on\n";
@@ -137,6 +153,43 @@ fn report_has_each_part_and_no_secret_of_the_node() {
     let mode = fs::metadata(made.file()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     assert!(!made.dir.path().join("report.tar.gz.parts").exists());
+}
+
+/// Answers each request of a listener with this refusal.
+fn refuse_all(listener: std::os::unix::net::UnixListener, refusal: &weir_api::Error) {
+    use std::io::{BufRead as _, BufReader, Write as _};
+
+    let body = serde_json::to_string(refusal).unwrap();
+    let answer = format!(
+        "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{body}",
+        body.len()
+    );
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let _ = (&stream).write_all(answer.as_bytes());
+        }
+    });
+}
+
+/// The checks need the right `operate`, and run one at a time.
+#[test]
+fn report_whose_agent_refuses_its_checks_has_the_other_parts() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("weir.sock");
+    let refusal = weir_api::Error::new(
+        weir_api::ErrorCode::Busy,
+        "the checks of `weir doctor`: 1 at a time".to_owned(),
+    );
+    refuse_all(std::os::unix::net::UnixListener::bind(&socket).unwrap(), &refusal);
+    let made = made(&socket, config);
+    let parts = made.parts();
+    assert_eq!(made.code, ExitCode::SUCCESS);
+    assert!(!parts.contains_key("doctor.json") && parts.contains_key("weir.toml"), "{:?}", parts.keys());
+    let missing = "doctor.json: missing: the checks of `weir doctor`: 1 at a time";
+    assert!(parts["contents"].contains(missing), "{}", parts["contents"]);
 }
 
 #[test]
