@@ -21,6 +21,7 @@ pub mod fuzz {
 }
 pub mod labels;
 pub mod libvirt;
+pub mod lineage;
 pub mod lxc;
 pub mod netns;
 mod node;
