@@ -45,8 +45,8 @@ pub(crate) struct Discovery {
     pub(crate) owners: Vec<(ClassKey, NetnsRef)>,
     /// The fates of the namespaces that CNI reported.
     pub(crate) fates: BTreeMap<NsId, Fate>,
-    /// Addresses of classes, and of this node (the host's class), if the download is shared.
-    pub(crate) addresses: BTreeMap<IpAddr, ClassKey>,
+    /// Addresses of classes, if the download is shared.
+    pub(crate) addresses: OwnedAddresses,
     /// Networks that packets reach without the line.
     pub(crate) local: LocalNetworks,
     /// Where cgroups of classes and files of virtual machines appear.
@@ -63,6 +63,15 @@ pub(crate) struct Discovery {
     pub(crate) mtu: u32,
     /// Warnings for the operator.
     pub(crate) warnings: Vec<String>,
+}
+
+/// Addresses, and the classes that have them.
+#[derive(Debug, Default)]
+pub(crate) struct OwnedAddresses {
+    /// Those that sources told, and this node's (the host's class).
+    pub(crate) told: BTreeMap<IpAddr, ClassKey>,
+    /// Those that the interfaces of one container show, and no source told.
+    pub(crate) shown: BTreeMap<IpAddr, ClassKey>,
 }
 
 /// The reports of the sources.
@@ -415,11 +424,11 @@ impl Addresses {
     }
 
     /// The class of each address. A container cannot take another's by giving it to itself.
-    fn owners(self) -> BTreeMap<IpAddr, ClassKey> {
-        let mut owners: BTreeMap<_, _> =
-            self.seen.into_iter().filter_map(|(address, key)| Some((address, key?))).collect();
-        owners.extend(self.told);
-        owners
+    fn owners(self) -> OwnedAddresses {
+        let is_free = |address: &IpAddr| !self.told.contains_key(address);
+        let seen = self.seen.into_iter().filter(|(address, _)| is_free(address));
+        let shown = seen.filter_map(|(address, key)| Some((address, key?))).collect();
+        OwnedAddresses { told: self.told, shown }
     }
 }
 
@@ -571,9 +580,10 @@ mod tests {
         assert!(!addresses.insert(&[of_b], &[both], &b));
         assert!(addresses.insert(&[], &many, &b), "38 do not count");
         let owners = addresses.owners();
-        let told = |address| owners.get(&address);
-        assert_eq!([told(of_a), told(of_b), told(own), told(both)], [Some(&a), Some(&b), Some(&a), None]);
-        assert_eq!(owners.len(), 3 + MAX_OWN_ADDRESSES);
+        assert_eq!(owners.told, BTreeMap::from([(of_a, a.clone()), (of_b, b)]));
+        let shown = |address| owners.shown.get(&address);
+        assert_eq!([shown(of_a), shown(of_b), shown(own), shown(both)], [None, None, Some(&a), None]);
+        assert_eq!(owners.shown.len(), 1 + MAX_OWN_ADDRESSES);
     }
 
     #[test]
