@@ -448,7 +448,7 @@ fn a_container_takes_no_arrivals_by_the_source_of_another() {
     assert_goodputs("beside forged sources", &[&stream], &due);
     drop(forger);
     let sent = node.class("C1").packets - sent;
-    assert!(sent > 500, "the forged packets leave as their sender's: {sent}");
+    assert!(sent > 100, "the forged packets leave as their sender's: {sent}");
     let received = down(&node, "C1").bytes.0 - received;
     assert!(received < 100_000, "C1 has taken {received} bytes");
 }
@@ -479,7 +479,7 @@ fn a_container_takes_no_echoes_by_the_source_of_another() {
     let [one, two] = ["C1", "C2"].map(|label| down(&node, label).packets);
     let (one, two) = (one - received[0], two - received[1]);
     println!("{sent} forged echoes; answers: {one} of C1, {two} of C2");
-    assert!(sent > 500 && two > 10, "{sent} left, {two} of C2");
+    assert!(sent > 100 && two > 10, "{sent} left, {two} of C2");
     assert!(one < 10, "C1 has taken {one} answers");
 }
 

@@ -3,7 +3,7 @@
 
 use std::net::Ipv4Addr;
 
-use libbpf_rs::{ErrorKind, MapFlags, ProgramInput};
+use libbpf_rs::{ErrorKind, MapFlags, MapType, ProgramInput, libbpf_sys};
 
 use super::*;
 use crate::{Classifier, LocalPrefix, Locality};
@@ -195,6 +195,22 @@ fn entries_that_others_altered_are_restored_and_earlier_flows_are_kept() {
     assert!(next.restore(&wanted).failure.is_none());
     let tcp = frame_v4(6, SERVER, NODE, 0, &ports(443, 40_000));
     assert_eq!(class_of(&next, &tcp), Some(WEB));
+}
+
+/// Versions before 2026-11-30 kept no time beside a flow's class.
+#[test]
+fn earlier_flows_of_another_layout_are_left() {
+    let Some(own) = download() else { return };
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
+        ..Default::default()
+    };
+    let earlier = MapHandle::create(MapType::LruHash, Some(FLOWS), 40, 4, 65_536, &options).unwrap();
+    let next = Download::load(Some(&EarlierDownload(earlier)), None).unwrap();
+    assert_eq!(next.asks_conntrack(), own.asks_conntrack());
+    assert!(next.restore(&maps()).failure.is_none());
+    learn(&next, 6, (NODE, 40_000), 443, WEB);
+    assert_eq!(class_of(&next, &frame_v4(6, SERVER, NODE, 0, &ports(443, 40_000))), Some(WEB));
 }
 
 #[test]
