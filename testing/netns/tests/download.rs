@@ -3,15 +3,22 @@
 //! The server is behind a wire with a FIFO, as behind an ISP's router. The node stands for its containers
 //! (MASQUERADE), or routes to them.
 
-use std::{net::SocketAddr, thread::sleep, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    thread::sleep,
+    time::Duration,
+};
 
 use weir_agree::{Direction, Directions, Document, Language, Offer};
 use weir_api::{ClientError, ConfigurationText, Download};
 use weir_netlab::{
-    topology::{Family, Mode, Spec, UPLINK},
+    topology::{BRIDGE, Family, Mode, Netns, Spec, UPLINK},
     traffic::UDP_PAYLOAD,
 };
-use weir_netns_tests::{Config, Need, Node, Rate, Stream, can_run, containers, measure_once, wait_within};
+use weir_netns_tests::{
+    Config, Need, Node, Rate, RawFrames, Stream, can_run, containers, measure_once, wait_within,
+};
+use weir_testkit::frames::{self, Mac};
 use weir_units::BitRate;
 
 /// The download's capacity.
@@ -366,6 +373,114 @@ fn routed_and_bridged_containers_are_known_by_their_addresses() {
         assert_goodputs(&what, &[&streams[0], &streams[1]], &due);
         assert!(down(&node, "default").bytes.0 < 20_000);
     }
+}
+
+/// The hosts of a LAN have a class by its interface. Weir does not know their addresses.
+#[test]
+fn a_container_takes_no_arrivals_of_the_lan_by_its_address() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let mut node = Node::build(&Spec { containers: containers(1), mode: Mode::Routed, ..Spec::default() });
+    let lan = Netns::create(&format!("{}lan", node.topology.prefix())).unwrap();
+    let link = format!("link add lan0 type veth peer name eth0 netns {}\n", lan.name());
+    let up = "addr add 10.78.2.1/24 dev lan0\nlink set dev lan0 up\n";
+    node.topology.node().ip(&(link + up)).unwrap();
+    lan.ip("addr add 10.78.2.2/24 dev eth0\nlink set dev eth0 up\nroute add default via 10.78.2.1\n")
+        .unwrap();
+    node.topology.srv().ip("route add 10.78.2.0/24 via 10.98.0.1\n").unwrap();
+    let class = "[[class]]\nname = \"lan\"\ninterface = \"lan0\"\ndown = { max = \"20mbit\" }\n";
+    let config = shared(&node, &[("C1", "max = \"1mbit\"")]).sections(class);
+    node.start(&config);
+    let server = node.topology.server_address(Family::V4);
+    let stream = [Stream::udp_back(&lan, node.topology.srv(), server, BitRate::mbit(28), DATAGRAM)];
+    let due = [20.0 * part(Family::V4)];
+    sleep(SETTLES);
+    assert_goodputs("the LAN alone", &[&stream], &due);
+    node.netns("C1").ip("addr add 10.78.2.2/32 dev lo\n").unwrap();
+    // The agent looks at addresses each 5 s.
+    sleep(Duration::from_secs(6));
+    let before = down(&node, "C1").bytes.0;
+    assert_goodputs("the LAN beside a container with its address", &[&stream], &due);
+    let taken = down(&node, "C1").bytes.0 - before;
+    assert!(taken < 100_000, "C1 has taken {taken} bytes");
+}
+
+fn mac(netns: &Netns, device: &str) -> Mac {
+    let text = netns.exec(&["ip", "-j", "link", "show", "dev", device]).unwrap().stdout;
+    let links: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let bytes = links[0]["address"].as_str().unwrap().split(':').map(|b| u8::from_str_radix(b, 16).unwrap());
+    bytes.collect::<Vec<u8>>().try_into().unwrap()
+}
+
+/// A frame of C1 with the source of another container.
+fn forged(node: &Node, [from, to]: [IpAddr; 2], protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let octets = |address| match address {
+        IpAddr::V4(address) => address.octets(),
+        IpAddr::V6(_) => unreachable!("the test is about IPv4"),
+    };
+    let mut ip = vec![0x45, 0, 0, 20 + payload.len() as u8, 0, 1, 0, 0, 64, protocol, 0, 0];
+    ip.extend(octets(from).iter().chain(&octets(to)));
+    let sum = frames::checksum(&ip);
+    ip[10..12].copy_from_slice(&sum);
+    let (bridge, own) = (mac(node.topology.node(), BRIDGE), mac(node.netns("C1"), "eth0"));
+    [&bridge[..], &own, &[8, 0], &ip, payload].concat()
+}
+
+#[test]
+fn a_container_takes_no_arrivals_by_the_source_of_another() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let node = node(2, Mode::Nat, &[("C1", "max = \"1mbit\""), ("C2", "max = \"20mbit\"")]);
+    let stream = flood(&node, "C2", Family::V4);
+    sleep(SETTLES);
+    let due = [20.0 * part(Family::V4)];
+    assert_goodputs("alone", &[&stream], &due);
+    let sockets = node.netns("C2").exec(&["ss", "-Hun"]).unwrap().stdout;
+    let ends: Vec<SocketAddr> = sockets.split_whitespace().filter_map(|end| end.parse().ok()).collect();
+    let [own, far] = ends[..] else { panic!("C2 has one socket: {sockets}") };
+    let datagram = [own.port().to_be_bytes(), far.port().to_be_bytes(), [0, 8], [0, 0]].concat();
+    let frame = forged(&node, [own.ip(), far.ip()], 17, &datagram);
+    let (sent, received) = (node.class("C1").packets, down(&node, "C1").bytes.0);
+    let forger = RawFrames::send(node.netns("C1"), &[frame], BitRate::kbit(200));
+    sleep(Duration::from_secs(1));
+    assert_goodputs("beside forged sources", &[&stream], &due);
+    drop(forger);
+    let sent = node.class("C1").packets - sent;
+    assert!(sent > 100, "the forged packets leave as their sender's: {sent}");
+    let received = down(&node, "C1").bytes.0 - received;
+    assert!(received < 100_000, "C1 has taken {received} bytes");
+}
+
+/// Programs cannot ask conntrack about echoes. The class that sends a flow keeps it.
+#[test]
+fn a_container_takes_no_echoes_by_the_source_of_another() {
+    if !can_run(&Need::TRAFFIC) {
+        return;
+    }
+    let node = node(2, Mode::Nat, &[]);
+    let server = node.topology.server_address(Family::V4);
+    let to = server.to_string();
+    let mut ping = node.netns("C2").spawn(&["ping", "-q", "-e", "77", "-i", "0.2", "-w", "6", &to]).unwrap();
+    sleep(Duration::from_secs(1));
+    let mut echo = vec![8, 0, 0, 0, 0, 77, 0, 1];
+    let sum = frames::checksum(&echo);
+    echo[2..4].copy_from_slice(&sum);
+    let own = node.topology.container("C2").unwrap().address(Family::V4);
+    let frame = forged(&node, [own, server], 1, &echo);
+    let (sent, received) =
+        (node.class("C1").packets, [down(&node, "C1"), down(&node, "C2")].map(|d| d.packets));
+    let forger = RawFrames::send(node.netns("C1"), &[frame], BitRate::kbit(200));
+    sleep(Duration::from_secs(3));
+    drop(forger);
+    ping.stop(Duration::from_secs(1));
+    let sent = node.class("C1").packets - sent;
+    let [one, two] = ["C1", "C2"].map(|label| down(&node, label).packets);
+    let (one, two) = (one - received[0], two - received[1]);
+    println!("{sent} forged echoes; answers: {one} of C1, {two} of C2");
+    assert!(sent > 100 && two > 10, "{sent} left, {two} of C2");
+    assert!(one < 10, "C1 has taken {one} answers");
 }
 
 #[test]

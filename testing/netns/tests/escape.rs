@@ -15,7 +15,7 @@ use std::{
 };
 
 use questions::{Question, Server};
-use weir_netlab::topology::{BRIDGE, Family, Mode, Netns, Spec, UPLINK, Uplink};
+use weir_netlab::topology::{BRIDGE, Family, Mode, Netns, Proc, Spec, UPLINK, Uplink};
 use weir_netns_tests::{
     Division, EngineBounds, EngineKind, Node, Origin, Rate, RawFrames, RoundTrips, Stream, can_have,
     containers, for_each_engine, party, wireguard,
@@ -33,6 +33,7 @@ for_each_engine!(
     random_frames_leave_in_their_senders_class_by_wireguard,
     an_overlays_packets_are_charged_once_to_their_sender,
     a_quiet_container_is_answered_beside_floods_of_control_frames,
+    a_container_that_moves_its_interface_stays_in_its_class,
 );
 
 /// The sender's maximum, Mbit/s.
@@ -285,6 +286,46 @@ fn an_overlays_packets_are_charged_once_to_their_sender(engine: EngineKind) {
         faults.push(format!("C1 is charged {charged} bytes for {received} of payload"));
     }
     attacked.judge(&format!("{engine} overlay"), faults);
+}
+
+/// Moves a container's interface into a namespace of which one of the container's processes is in charge.
+fn nest(node: &Node, label: &str) -> (Netns, Proc) {
+    let container = node.topology.container(label).expect("it is there");
+    let inner = Netns::create(&format!("{}nested", node.topology.prefix())).expect("a namespace can be made");
+    let enter = format!("nsenter --net={} sleep 1000 & wait", inner.path().display());
+    let process = container.netns().spawn(&["sh", "-c", &enter]).expect("a shell starts");
+    container.netns().ip(&format!("link set dev eth0 netns {}\n", inner.name())).expect("it may move");
+    let address = container.address(Family::V4);
+    let set_up =
+        format!("addr add {address}/16 dev eth0\nlink set dev eth0 up\nroute add default via 10.97.0.1\n");
+    inner.ip(&set_up).expect("it is set up as before");
+    (inner, process)
+}
+
+/// A user namespace gives a container the right to make network namespaces. The next agent knows the interface by the
+/// process in that namespace.
+fn a_container_that_moves_its_interface_stays_in_its_class(engine: EngineKind) {
+    let mut attacked = Attacked::build(engine, Mode::Routed, |_| ());
+    let (inner, process) = nest(&attacked.node, "C1");
+    let mut faults = Vec::new();
+    for what in ["moved", "moved before the agent's start"] {
+        let server = attacked.node.topology.server_address(Family::V4);
+        let flood = Stream::udp(&inner, attacked.node.topology.srv(), server, Rate::Of(OFFER));
+        let beyond = attacked.beyond(attacked.warm(), WINDOW, 0.0);
+        println!(" left: {engine} {what}");
+        if beyond > 0.0 {
+            faults.push(format!("{what}: {beyond:.0} bytes too many in {WINDOW:?}"));
+        }
+        drop(flood);
+        let warnings = attacked.node.client().status().expect("the agent answers").warnings;
+        if !warnings.iter().any(|w| w.contains("leads to a network namespace that is not the container's")) {
+            faults.push(format!("{what}: {warnings:?} do not tell of it"));
+        }
+        attacked.node.agent().kill();
+        attacked.node.restart();
+    }
+    drop(process);
+    attacked.judge(&format!("{engine} moved interface"), faults);
 }
 
 /// Of 60 questions all are answered, and p99 is under 10 ms.

@@ -23,6 +23,7 @@ mod http;
 pub mod incus;
 pub mod labels;
 pub mod libvirt;
+pub mod lineage;
 pub mod lxc;
 pub mod netns;
 mod node;

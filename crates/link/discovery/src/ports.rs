@@ -117,7 +117,8 @@ fn map<K: Ord + Clone>(
 }
 
 /// A link as a port and the number of the namespace it leads to; none if it leads nowhere else.
-fn port(link: &Link) -> Option<(i32, Port)> {
+#[must_use]
+pub fn port(link: &Link) -> Option<(i32, Port)> {
     // Of other kinds the attribute tells of a device below, not of a peer.
     let has_peer = matches!(link.kind.as_deref(), Some("veth" | "netkit"));
     let nsid = link.peer_netnsid.filter(|_| has_peer)?;

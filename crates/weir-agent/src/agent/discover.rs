@@ -16,7 +16,7 @@ use weir_discovery::{
     cgroup::{Cgroup2, CgroupError},
     combine, libvirt, lxc, merge, namespace,
     netns::{self, DIRS, Filter},
-    ports,
+    ports::{self, Port},
 };
 use weir_netlink::{InterfaceAddress, Link, Netlink, NetlinkError};
 use weir_units::Instant;
@@ -26,6 +26,7 @@ use super::{
     class_table::discovered::DiscoveredClass,
     cni::Fate,
     local::LocalNetworks,
+    port_owners::{Owner, PortOwners},
     processes::{self, Awaited},
     runtimes::Told,
     unclaimed::Unclaimed,
@@ -44,8 +45,8 @@ pub(crate) struct Discovery {
     pub(crate) owners: Vec<(ClassKey, NetnsRef)>,
     /// The fates of the namespaces that CNI reported.
     pub(crate) fates: BTreeMap<NsId, Fate>,
-    /// Addresses of classes, and of this node (the host's class), if the download is shared.
-    pub(crate) addresses: BTreeMap<IpAddr, ClassKey>,
+    /// Addresses of classes, if the download is shared.
+    pub(crate) addresses: OwnedAddresses,
     /// Networks that packets reach without the line.
     pub(crate) local: LocalNetworks,
     /// Where cgroups of classes and files of virtual machines appear.
@@ -64,6 +65,15 @@ pub(crate) struct Discovery {
     pub(crate) warnings: Vec<String>,
 }
 
+/// Addresses, and the classes that have them.
+#[derive(Debug, Default)]
+pub(crate) struct OwnedAddresses {
+    /// Those that sources told, and this node's (the host's class).
+    pub(crate) told: BTreeMap<IpAddr, ClassKey>,
+    /// Those that the interfaces of one container show, and no source told.
+    pub(crate) shown: BTreeMap<IpAddr, ClassKey>,
+}
+
 /// The reports of the sources.
 pub(crate) struct Reports<'a> {
     /// The containers that CNI reported.
@@ -72,6 +82,8 @@ pub(crate) struct Reports<'a> {
     pub(crate) told: &'a Told,
     /// The namespaces that wait for an owner.
     pub(crate) unclaimed: &'a mut Unclaimed,
+    /// The classes of interfaces so far.
+    pub(crate) port_owners: &'a mut PortOwners,
     pub(crate) now: Instant,
 }
 
@@ -123,12 +135,26 @@ impl Node<'_> {
     fn is_uplink(&self, index: u32) -> bool {
         self.uplinks.values().any(|uplink| uplink.index == index)
     }
+
+    /// The interfaces that are neither uplinks nor those of a configured class.
+    fn free(&self) -> Vec<&Link> {
+        let configured: BTreeSet<&str> =
+            self.config.classes.iter().filter_map(|class| class.interface.as_deref()).collect();
+        let is_free = |link: &&Link| !self.is_uplink(link.index) && !configured.contains(link.name.as_str());
+        self.links.iter().filter(is_free).collect()
+    }
+
+    /// The numbers of the namespaces that ports lead to.
+    fn numbers(&self, ports: &[Port]) -> BTreeSet<i32> {
+        let of_port = |link: &&Link| ports.iter().any(|port| port.index == link.index);
+        self.links.iter().filter(of_port).filter_map(|link| link.peer_netnsid).collect()
+    }
 }
 
 fn look(
     netlink: &mut Netlink,
     config: &Config,
-    reports: Reports<'_>,
+    mut reports: Reports<'_>,
     known: &BTreeMap<String, u32>,
 ) -> Result<Discovery, NetlinkError> {
     let links = netlink.links()?;
@@ -137,16 +163,15 @@ fn look(
     let masters = links.iter().filter_map(|link| Some((link.index, link.master?))).collect();
     let mut discovery = Discovery { masters, mtu: 1500, ..Discovery::default() };
 
-    let found = found(config, reports, &mut discovery.warnings);
-    let namespaces = found.iter().enumerate().filter_map(|(i, f)| match &f.location {
-        Location::Netns(netns) => Some((i, netns)),
-        _ => None,
-    });
-    let ports = ports::find(netlink, namespaces)?;
+    let found = found(config, &mut reports, &mut discovery.warnings);
+    let owners = owners(&found);
+    let mut ports = ports::find(netlink, owners.iter().map(|owner| (owner.place, owner.netns)))?;
     if config.discover.libvirt {
         discovery.awaited.directory(Path::new(libvirt::STATE_DIR));
     }
     let node = Node { config, links: &links, uplinks: &uplinks, cgroups: Cgroup2::find() };
+    let left = reports.port_owners.follow(netlink, &node.free(), &owners, &mut ports, reports.now);
+    discovery.warnings.extend(left);
     let mut addresses = Addresses::open(config, netlink)?;
     claim_found(&node, netlink, (&found, &ports), &mut addresses, &mut discovery);
     claim_configured(&node, &mut discovery);
@@ -193,7 +218,8 @@ fn claim_found(
                     }
                     discovery.namespaces.push(netns.clone());
                     discovery.owners.push((claim.key(), netns.clone()));
-                    discovery.warnings.extend(addresses.add(netlink, found, netns, &claim.key()));
+                    let inside = addresses.inside(netlink, netns, node.numbers(own));
+                    discovery.warnings.extend(addresses.add(found, inside, &claim.key()));
                     if own.is_empty() {
                         claim.problem = Some(
                             "no interface on the host leads to it (no network, or a macvlan or ipvlan one, which bypasses the host)".into(),
@@ -345,24 +371,36 @@ impl Addresses {
         Ok(addresses)
     }
 
+    /// The addresses on a container's interfaces, in its namespace and in those with these numbers, and whether it has
+    /// more.
+    fn inside(
+        &mut self,
+        netlink: &mut Netlink,
+        netns: &NetnsRef,
+        mut numbers: BTreeSet<i32>,
+    ) -> (Vec<IpAddr>, bool) {
+        let Some(strict) = &mut self.strict else { return Default::default() };
+        numbers.extend(netns.open().ok().and_then(|file| netlink.nsid_of(&file).ok().flatten()));
+        let (mut inside, mut are_more) = (Vec::new(), false);
+        for number in numbers {
+            let (read, has_more) = strict.addresses_in(number, MAX_READ_ADDRESSES).unwrap_or_default();
+            inside.extend(read.iter().map(|address| address.net.addr()));
+            are_more |= has_more;
+        }
+        (inside, are_more)
+    }
+
     /// Adds those of a container: what its source said, and what its interfaces have. Returns a warning if the
     /// interfaces have more than count.
     fn add(
         &mut self,
-        netlink: &mut Netlink,
         found: &Found,
-        netns: &NetnsRef,
+        (inside, are_more): (Vec<IpAddr>, bool),
         key: &ClassKey,
     ) -> Option<String> {
         if !self.is_wanted {
             return None;
         }
-        let number = netns.open().ok().and_then(|file| netlink.nsid_of(&file).ok().flatten());
-        let (inside, are_more) = match (&mut self.strict, number) {
-            (Some(strict), Some(nsid)) => strict.addresses_in(nsid, MAX_READ_ADDRESSES).unwrap_or_default(),
-            _ => Default::default(),
-        };
-        let inside: Vec<IpAddr> = inside.iter().map(|address| address.net.addr()).collect();
         let are_more = self.insert(&found.addresses, &inside, key) || are_more;
         are_more.then(|| {
             format!(
@@ -391,15 +429,30 @@ impl Addresses {
     }
 
     /// The class of each address. A container cannot take another's by giving it to itself.
-    fn owners(self) -> BTreeMap<IpAddr, ClassKey> {
-        let mut owners: BTreeMap<_, _> =
-            self.seen.into_iter().filter_map(|(address, key)| Some((address, key?))).collect();
-        owners.extend(self.told);
-        owners
+    fn owners(self) -> OwnedAddresses {
+        let is_free = |address: &IpAddr| !self.told.contains_key(address);
+        let seen = self.seen.into_iter().filter(|(address, _)| is_free(address));
+        let shown = seen.filter_map(|(address, key)| Some((address, key?))).collect();
+        OwnedAddresses { told: self.told, shown }
     }
 }
 
-fn found(config: &Config, reports: Reports<'_>, warnings: &mut Vec<String>) -> Vec<Found> {
+/// The namespaces of the classes that sources reported.
+fn owners(found: &[Found]) -> Vec<Owner<'_>> {
+    let mut owners = Vec::new();
+    for (place, found) in found.iter().enumerate() {
+        if let Location::Netns(netns) = &found.location {
+            owners.push(Owner {
+                place,
+                class: ClassKey::new(class_source(found.source), &found.name),
+                netns,
+            });
+        }
+    }
+    owners
+}
+
+fn found(config: &Config, reports: &mut Reports<'_>, warnings: &mut Vec<String>) -> Vec<Found> {
     let filter = match &config.discover.netns {
         None => Filter::None,
         Some(names) => Filter::names(names.iter().map(String::as_str)).unwrap_or_else(|e| {
@@ -410,7 +463,7 @@ fn found(config: &Config, reports: Reports<'_>, warnings: &mut Vec<String>) -> V
     let own = NsId::own().unwrap_or(NsId { dev: 0, ino: 0 });
     let (namespaces, said) = netns::scan(&DIRS, &filter, own);
     warnings.extend(said.iter().map(ToString::to_string));
-    let Reports { attached, told, unclaimed, now } = reports;
+    let Reports { attached, told, ref mut unclaimed, now, .. } = *reports;
     warnings.extend(told.warnings.iter().chain(&told.lost).cloned());
     let containers = containers(config, told, warnings);
     let claimed = attached.iter().chain(&containers).filter_map(namespace).collect();
@@ -436,16 +489,10 @@ fn containers(config: &Config, told: &Told, warnings: &mut Vec<String>) -> Vec<F
 }
 
 fn claim(config: &Config, found: &Found) -> DiscoveredClass {
-    let (source, kind) = match (found.source, &found.location) {
-        (Source::Cni, place) => (ClassSource::Cni, kind_at(place)),
-        (Source::Docker, place) => (ClassSource::Docker, kind_at(place)),
-        (Source::Podman, place) => (ClassSource::Podman, kind_at(place)),
-        (Source::Containerd, place) => (ClassSource::Containerd, kind_at(place)),
-        (Source::Incus, _) => (ClassSource::Incus, ClassKind::Interface),
-        (Source::Libvirt, _) => (ClassSource::Libvirt, ClassKind::Interface),
-        (Source::Lxc, place) => (ClassSource::Lxc, kind_at(place)),
-        (Source::Netns, _) => (ClassSource::Netns, ClassKind::Netns),
-        (Source::Config, _) => (ClassSource::Config, ClassKind::Interface),
+    let kind = match (found.source, &found.location) {
+        (Source::Incus | Source::Libvirt | Source::Config, _) => ClassKind::Interface,
+        (Source::Netns, _) => ClassKind::Netns,
+        (_, place) => kind_at(place),
     };
     let Granted { layer, down, group, cut } = grant(config, found);
     DiscoveredClass {
@@ -455,7 +502,21 @@ fn claim(config: &Config, found: &Found) -> DiscoveredClass {
         cut,
         asked_by: found.asked_by.clone(),
         unmet: found.unmet.clone(),
-        ..DiscoveredClass::new(source, &found.name, kind)
+        ..DiscoveredClass::new(class_source(found.source), &found.name, kind)
+    }
+}
+
+fn class_source(source: Source) -> ClassSource {
+    match source {
+        Source::Cni => ClassSource::Cni,
+        Source::Docker => ClassSource::Docker,
+        Source::Podman => ClassSource::Podman,
+        Source::Containerd => ClassSource::Containerd,
+        Source::Incus => ClassSource::Incus,
+        Source::Libvirt => ClassSource::Libvirt,
+        Source::Lxc => ClassSource::Lxc,
+        Source::Netns => ClassSource::Netns,
+        Source::Config => ClassSource::Config,
     }
 }
 
@@ -525,9 +586,10 @@ mod tests {
         assert!(!addresses.insert(&[of_b], &[both], &b));
         assert!(addresses.insert(&[], &many, &b), "38 do not count");
         let owners = addresses.owners();
-        let told = |address| owners.get(&address);
-        assert_eq!([told(of_a), told(of_b), told(own), told(both)], [Some(&a), Some(&b), Some(&a), None]);
-        assert_eq!(owners.len(), 3 + MAX_OWN_ADDRESSES);
+        assert_eq!(owners.told, BTreeMap::from([(of_a, a.clone()), (of_b, b)]));
+        let shown = |address| owners.shown.get(&address);
+        assert_eq!([shown(of_a), shown(of_b), shown(own), shown(both)], [None, None, Some(&a), None]);
+        assert_eq!(owners.shown.len(), 1 + MAX_OWN_ADDRESSES);
     }
 
     #[test]

@@ -163,7 +163,7 @@ impl Download {
     }
 
     /// The addresses by which packets are known, with the handles of their classes.
-    pub(super) fn addresses(&self) -> &BTreeMap<IpAddr, u32> {
+    pub(super) fn addresses(&self) -> BTreeMap<IpAddr, u32> {
         self.scheduler.owners()
     }
 
@@ -200,7 +200,7 @@ impl Download {
         self.promises.save(store, self.classes.ledger());
         self.allocations.follow(&self.classes);
         self.shape = shape(self.classes.config(), discovery.mtu);
-        self.scheduler.set_owners(self.owners(&discovery.addresses));
+        self.scheduler.set_addresses(self.addresses_by_minor(discovery));
         let woken = self.wake();
         // A class must exist before packets are sent to it.
         let effects = woken.and(self.divide());
@@ -213,9 +213,16 @@ impl Download {
         (changes.into_iter().filter(is_promise).collect(), effects)
     }
 
-    fn owners(&self, addresses: &BTreeMap<IpAddr, ClassKey>) -> BTreeMap<IpAddr, u16> {
+    fn addresses_by_minor(&self, discovery: &Discovery) -> engine::Addresses {
         let minor = |key: &ClassKey| self.classes.entries().get(key).and_then(|entry| entry.minor);
-        addresses.iter().filter_map(|(address, key)| Some((*address, minor(key)?))).collect()
+        let minors = |addresses: &BTreeMap<IpAddr, ClassKey>| {
+            addresses.iter().filter_map(|(address, key)| Some((*address, minor(key)?))).collect()
+        };
+        engine::Addresses {
+            told: minors(&discovery.addresses.told),
+            shown: minors(&discovery.addresses.shown),
+            showing: discovery.owners.iter().filter_map(|(key, _)| minor(key)).collect(),
+        }
     }
 
     /// Applies a new configuration.

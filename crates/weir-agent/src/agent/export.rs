@@ -31,7 +31,7 @@ struct Divided<'a> {
     /// The other ports of the link's bridge. tc knows leaving packets by the port that they came from.
     ports: BTreeSet<u32>,
     /// Addresses with the handles of their classes. They are known if the download is shared.
-    owners: Option<&'a BTreeMap<IpAddr, u32>>,
+    owners: Option<BTreeMap<IpAddr, u32>>,
     /// Networks beside the device.
     exempt: &'a BTreeSet<IpNet>,
 }
@@ -214,7 +214,7 @@ impl Divided<'_> {
             IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
             IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
         };
-        let of_class = self.owners.into_iter().flatten().filter(|(_, owner)| **owner == handle(minor));
+        let of_class = self.owners.iter().flatten().filter(|(_, owner)| **owner == handle(minor));
         of_class.map(|(address, _)| *address).filter(is_own).collect()
     }
 }

@@ -50,6 +50,7 @@ mod other_link;
 mod pace;
 mod plan;
 mod pods;
+mod port_owners;
 mod processes;
 mod promises;
 pub(crate) mod queue_time;

@@ -10,6 +10,7 @@ use super::{
     cluster::Cluster,
     cni::CniContainers,
     discover::{self, DiscoverError, Discovery, Reports},
+    port_owners::PortOwners,
     processes::Watch,
     runtimes::Runtimes,
     unclaimed::Unclaimed,
@@ -26,6 +27,7 @@ pub(super) struct Sources {
     /// The cgroups of classes, and the files of virtual machines.
     watch: Watch,
     unclaimed: Unclaimed,
+    port_owners: PortOwners,
     /// The interfaces that no source knew at the last discovery, by index.
     strangers: BTreeSet<u32>,
     /// The node's classes must be discovered again.
@@ -50,6 +52,7 @@ impl Sources {
             cluster,
             watch: Watch::default(),
             unclaimed: Unclaimed::default(),
+            port_owners: PortOwners::default(),
             strangers: BTreeSet::new(),
             is_due: true,
             discovered_at: Instant::default(),
@@ -79,7 +82,7 @@ impl Sources {
 
     /// Whether a discovery is due.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.is_due || self.unclaimed.is_due(self.discovered_at, now)
+        self.is_due || self.unclaimed.is_due(self.discovered_at, now) || self.port_owners.is_due(now)
     }
 
     /// Surveys the node. After a failure the next turn does it again. `uplinks` has the links' last known indices.
@@ -97,8 +100,9 @@ impl Sources {
         self.cluster.take_note();
         self.runtimes.take_note();
         let mut unclaimed = std::mem::take(&mut self.unclaimed);
-        let found = self.survey(netlink, config, uplinks, &mut unclaimed, now);
-        self.unclaimed = unclaimed;
+        let mut port_owners = std::mem::take(&mut self.port_owners);
+        let found = self.survey(netlink, config, uplinks, (&mut unclaimed, &mut port_owners), now);
+        (self.unclaimed, self.port_owners) = (unclaimed, port_owners);
         let mut found = found?;
         self.discovered_at = now;
         let strangers: BTreeSet<u32> = found.discovery.strangers.iter().map(|port| port.0).collect();
@@ -123,8 +127,8 @@ impl Sources {
         now: Instant,
     ) -> Result<Discovered, DiscoverError> {
         // The namespaces that wait for an owner go on waiting.
-        let mut unclaimed = self.unclaimed.clone();
-        self.survey(netlink, config, uplinks, &mut unclaimed, now)
+        let (mut unclaimed, mut port_owners) = (self.unclaimed.clone(), self.port_owners.clone());
+        self.survey(netlink, config, uplinks, (&mut unclaimed, &mut port_owners), now)
     }
 
     fn survey(
@@ -132,13 +136,13 @@ impl Sources {
         netlink: &mut Netlink,
         config: &Config,
         uplinks: &BTreeMap<String, u32>,
-        unclaimed: &mut Unclaimed,
+        (unclaimed, port_owners): (&mut Unclaimed, &mut PortOwners),
         now: Instant,
     ) -> Result<Discovered, DiscoverError> {
         let told = self.runtimes.told(&config.discover);
         let is_complete = told.is_complete && self.cluster.is_complete();
         let attached = self.cluster.attached(&self.cni, config);
-        let reports = Reports { attached: &attached, told: &told, unclaimed, now };
+        let reports = Reports { attached: &attached, told: &told, unclaimed, port_owners, now };
         let discovery = discover::discover(netlink, config, reports, uplinks)?;
         Ok(Discovered { discovery, is_complete })
     }

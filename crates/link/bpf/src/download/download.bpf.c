@@ -6,13 +6,15 @@
  * and act_mirred behind it sends the packet through the scheduler on a second ifb. The ifb lets it go on
  * where it was, and no filter sees it again. It finds the class by the first of these that knows one.
  *
- * 1. The destination is the address of a container.
+ * 1. The destination is the address that a runtime gave a container.
  * 2. The flow has left: weir_learn has seen it.
  * 3. Conntrack (conntrack.h) knows flows behind NAT of which nothing has left.
- * 4. The destination is an address of the node, which is the host's class. All else is the default class.
+ * 4. The destination is an address that one container's interfaces show. A container may give itself any.
+ * 5. The destination is an address of the node, which is the host's class. All else is the default class.
  *
  * weir_learn runs at the egress of the uplink, behind NAT and behind the filter of weir_uplink. There the
- * packet has the addresses that its answer will have, and a mark that names its class (mark.h).
+ * packet has the addresses that its answer will have, and a mark that names its class (mark.h). A packet whose
+ * source, before NAT, is another container's address teaches nothing.
  *
  * Packets of flows that send little go first in their class's queue (sparse.h).
  *
@@ -54,7 +56,10 @@ struct {
 	__type(value, struct weir_down_config);
 } weir_down_config SEC(".maps");
 
-/* Addresses of containers and of the node -> handle of the class. */
+/* A flow of which nothing has left for longer, seconds, may become another class's. */
+#define LIVE 5
+
+/* Addresses that runtimes gave containers, and those of the node -> handle of the class. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -63,7 +68,16 @@ struct {
 	__type(value, __u32);
 } weir_down_owner SEC(".maps");
 
-/* Handles of the classes that share the download. */
+/* Addresses that a container's interfaces show, and no runtime told -> handle of the class. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct weir_address);
+	__type(value, __u32);
+} weir_down_shown SEC(".maps");
+
+/* Handles of the classes that share the download -> whether the interfaces of the class show its addresses. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -72,12 +86,12 @@ struct {
 	__type(value, __u32);
 } weir_down_class SEC(".maps");
 
-/* Flows that have left -> handle of the class. */
+/* Flows that have left -> the class. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
 	__type(key, struct weir_down_flow);
-	__type(value, __u32);
+	__type(value, struct weir_down_sender);
 } weir_down_flows SEC(".maps");
 
 #ifdef WEIR_CONNTRACK
@@ -144,13 +158,34 @@ static __always_inline __u32 owner_of(const __u8 *address)
 	return handle ? *handle : 0;
 }
 
+static __always_inline __u32 shown_by(const __u8 *address)
+{
+	struct weir_address key;
+	__u32 *handle;
+
+	__builtin_memcpy(key.bytes, address, sizeof(key.bytes));
+	handle = bpf_map_lookup_elem(&weir_down_shown, &key);
+	return handle ? *handle : 0;
+}
+
+/* The key of an arriving packet's flow. */
+static __always_inline void key_of(const struct weir_fields *f, struct weir_down_flow *flow)
+{
+	__builtin_memcpy(flow->near.bytes, f->destination, sizeof(flow->near.bytes));
+	__builtin_memcpy(flow->far.bytes, f->source, sizeof(flow->far.bytes));
+	flow->near_port = f->destination_port;
+	flow->far_port = f->source_port;
+	flow->protocol = f->protocol;
+}
+
 /* Finds the class of a packet, and reads its fields. */
 static __always_inline __u32 class_of(struct __sk_buff *skb, const struct weir_down_config *cfg,
 				      const struct packet *p, struct weir_fields *f)
 {
 	struct weir_down_flow flow = {};
-	__u32 owner, *known;
+	struct weir_down_sender *known;
 	int has = read_fields(skb, p, f);
+	__u32 owner, shown;
 
 	if (!has)
 		return cfg->default_handle;
@@ -158,15 +193,11 @@ static __always_inline __u32 class_of(struct __sk_buff *skb, const struct weir_d
 	if (owner && owner != cfg->host_handle)
 		return owner;
 	if (has == HAS_FLOW) {
-		__builtin_memcpy(flow.near.bytes, f->destination, sizeof(flow.near.bytes));
-		__builtin_memcpy(flow.far.bytes, f->source, sizeof(flow.far.bytes));
-		flow.near_port = f->destination_port;
-		flow.far_port = f->source_port;
-		flow.protocol = f->protocol;
+		key_of(f, &flow);
 		known = bpf_map_lookup_elem(&weir_down_flows, &flow);
 		/* The class may have gone since. */
-		if (known && bpf_map_lookup_elem(&weir_down_class, known))
-			return *known;
+		if (known && bpf_map_lookup_elem(&weir_down_class, &known->handle))
+			return known->handle;
 #ifdef WEIR_CONNTRACK
 		{
 			struct weir_address inner;
@@ -174,13 +205,18 @@ static __always_inline __u32 class_of(struct __sk_buff *skb, const struct weir_d
 
 			if (tracked_address(skb, f, &inner)) {
 				tracked = owner_of(inner.bytes);
+				if (!tracked)
+					tracked = shown_by(inner.bytes);
 				if (tracked)
 					return tracked;
 			}
 		}
 #endif
 	}
-	return owner ? owner : cfg->default_handle;
+	if (owner)
+		return owner;
+	shown = shown_by(f->destination);
+	return shown ? shown : cfg->default_handle;
 }
 
 /* The number of a packet's flow, for priority_of. Its hash may be the far end's, which changes it. */
@@ -218,14 +254,65 @@ int weir_down(struct __sk_buff *skb)
 	return MATCH;
 }
 
+/*
+ * Whether a class may send from this address. An address that only interfaces show keeps no other class from
+ * sending, unless weir sees that class's own addresses.
+ */
+static __always_inline int may_send_from(const struct weir_down_config *cfg, __u32 handle, __u32 owner,
+					 __u32 shown)
+{
+	__u32 *shows;
+
+	if (owner)
+		return owner == handle || owner == cfg->host_handle;
+	if (!shown || shown == handle)
+		return 1;
+	shows = bpf_map_lookup_elem(&weir_down_class, &handle);
+	return !shows || !*shows;
+}
+
+/* Notes who sends a flow, if it is new or another class has sent it. `f` has the fields of its answer. */
+static __always_inline void learn(struct __sk_buff *skb, const struct weir_down_config *cfg,
+				  const struct weir_fields *f, __u32 handle)
+{
+	struct weir_down_sender sender = { .handle = handle, .at = bpf_ktime_get_ns() / 1000000000 }, *known;
+	struct weir_down_flow flow = {};
+	struct weir_address source;
+	__u32 owner, shown;
+
+	key_of(f, &flow);
+	known = bpf_map_lookup_elem(&weir_down_flows, &flow);
+	if (known && known->handle == handle) {
+		if (known->at != sender.at)
+			known->at = sender.at;
+		return;
+	}
+	__builtin_memcpy(source.bytes, f->destination, sizeof(source.bytes));
+#ifdef WEIR_CONNTRACK
+	{
+		struct weir_address inner;
+
+		if (tracked_address(skb, f, &inner))
+			source = inner;
+	}
+#endif
+	owner = owner_of(source.bytes);
+	shown = shown_by(source.bytes);
+	if (!may_send_from(cfg, handle, owner, shown))
+		return;
+	if (known && sender.at - known->at <= LIVE && bpf_map_lookup_elem(&weir_down_class, &known->handle) &&
+	    may_send_from(cfg, known->handle, owner, shown))
+		return;
+	bpf_map_update_elem(&weir_down_flows, &flow, &sender, BPF_ANY);
+}
+
 /* Never matches: the packet goes on. */
 SEC("tc")
 int weir_learn(struct __sk_buff *skb)
 {
 	const struct weir_down_config *cfg = config();
-	struct weir_down_flow flow = {};
-	struct weir_fields f = {};
-	__u32 minor, handle, *known;
+	struct weir_fields f = {}, answer;
+	__u32 minor, handle;
 	struct packet p;
 
 	if (!cfg)
@@ -239,14 +326,12 @@ int weir_learn(struct __sk_buff *skb)
 	read_headers(skb, &p);
 	if (read_fields(skb, &p, &f) != HAS_FLOW)
 		return NO_MATCH;
-	__builtin_memcpy(flow.near.bytes, f.source, sizeof(flow.near.bytes));
-	__builtin_memcpy(flow.far.bytes, f.destination, sizeof(flow.far.bytes));
-	flow.near_port = f.source_port;
-	flow.far_port = f.destination_port;
-	flow.protocol = f.protocol;
-	known = bpf_map_lookup_elem(&weir_down_flows, &flow);
-	if (!known || *known != handle)
-		bpf_map_update_elem(&weir_down_flows, &flow, &handle, BPF_ANY);
+	answer = f;
+	__builtin_memcpy(answer.source, f.destination, sizeof(answer.source));
+	__builtin_memcpy(answer.destination, f.source, sizeof(answer.destination));
+	answer.source_port = f.destination_port;
+	answer.destination_port = f.source_port;
+	learn(skb, cfg, &answer, handle);
 	return NO_MATCH;
 }
 

@@ -27,4 +27,9 @@ struct weir_down_flow { /* network byte order */
 };
 _Static_assert(sizeof(struct weir_down_flow) == 40, "a key without gaps");
 
+struct weir_down_sender { /* the sender of a flow */
+	__u32 handle;
+	__u32 at; /* when a packet of it has left last, seconds after the boot */
+};
+
 #endif

@@ -48,10 +48,14 @@ impl DownloadConfig {
 pub struct DownloadMaps {
     /// The classes of weir's own.
     pub config: DownloadConfig,
-    /// Addresses of containers and of the node, and the handles of their classes.
+    /// Addresses that runtimes gave containers, and those of the node, and the handles of their classes.
     pub owners: BTreeMap<IpAddr, u32>,
+    /// Addresses that containers' interfaces show, and the handles of their classes. A flow that has left comes first.
+    pub shown: BTreeMap<IpAddr, u32>,
     /// The handles of classes that share the download.
     pub classes: BTreeSet<u32>,
+    /// The handles of classes whose interfaces show their addresses.
+    pub showing: BTreeSet<u32>,
 }
 
 /// The flows that an earlier agent's programs have seen leave.
@@ -160,13 +164,17 @@ impl Download {
     #[must_use]
     pub fn restore(&self, wanted: &DownloadMaps) -> Restored {
         let mut restored = Restored::default();
-        let keyed = wanted.classes.iter().map(|handle| (handle.to_ne_bytes(), handle.to_ne_bytes()));
+        let shows = |handle: &u32| u32::from(wanted.showing.contains(handle)).to_ne_bytes();
+        let keyed = wanted.classes.iter().map(|handle| (handle.to_ne_bytes(), shows(handle)));
         let classes = restore(&self.map("weir_down_class"), keyed, |_| true);
         restored.note("weir_down_class", "restore which classes share the download", classes);
-        let keyed =
-            wanted.owners.iter().map(|(address, handle)| (widened_address(*address), handle.to_ne_bytes()));
-        let owners = restore(&self.map("weir_down_owner"), keyed, |_| true);
-        restored.note("weir_down_owner", "restore which class each address belongs to", owners);
+        for (name, what, addresses) in [
+            ("weir_down_owner", "restore which class each address belongs to", &wanted.owners),
+            ("weir_down_shown", "restore which class shows each address", &wanted.shown),
+        ] {
+            let keyed = addresses.iter().map(|(to, handle)| (widened_address(*to), handle.to_ne_bytes()));
+            restored.note(name, what, restore(&self.map(name), keyed, |_| true));
+        }
         // Last: it turns the programs on.
         let config = restore_row(&self.map("weir_down_config"), 0, &wanted.config.bytes());
         restored.note("weir_down_config", "restore the configuration of the download", config);

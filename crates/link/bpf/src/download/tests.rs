@@ -3,7 +3,7 @@
 
 use std::net::Ipv4Addr;
 
-use libbpf_rs::{ErrorKind, MapFlags, ProgramInput};
+use libbpf_rs::{ErrorKind, MapFlags, MapType, ProgramInput, libbpf_sys};
 
 use super::*;
 use crate::{Classifier, LocalPrefix, Locality};
@@ -20,6 +20,8 @@ const VIDEO: u32 = 0x1_0011;
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const NODE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 const CONTAINER: Ipv4Addr = Ipv4Addr::new(172, 17, 0, 2);
+/// The interfaces of class WEB show it.
+const SHOWN: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 
 fn download() -> Option<Download> {
     match Download::load(None, None) {
@@ -46,7 +48,9 @@ fn maps() -> DownloadMaps {
             (CONTAINER.into(), WEB),
             ("fd00::2".parse().unwrap(), VIDEO),
         ]),
+        shown: BTreeMap::from([(SHOWN.into(), WEB)]),
         classes: BTreeSet::from([DEFAULT, CONTROL, HOST, WEB, VIDEO]),
+        showing: BTreeSet::from([WEB]),
     }
 }
 
@@ -89,7 +93,8 @@ fn learn(download: &Download, protocol: u8, (near, near_port): (Ipv4Addr, u16), 
     key.extend(near_port.to_be_bytes());
     key.extend(far_port.to_be_bytes());
     key.extend([protocol, 0, 0, 0]);
-    download.map(FLOWS).update(&key, &class.to_ne_bytes(), MapFlags::ANY).unwrap();
+    let sender = [class.to_ne_bytes(), [0; 4]].concat();
+    download.map(FLOWS).update(&key, &sender, MapFlags::ANY).unwrap();
 }
 
 #[test]
@@ -114,6 +119,19 @@ fn each_packet_belongs_to_the_first_that_knows_it() {
     // The class of a flow has gone.
     learn(&download, 6, (NODE, 40_000), 443, 0x1_0099);
     assert_eq!(class_of(&download, &tcp), Some(HOST));
+}
+
+/// A container may give itself any address, of a host of the LAN too.
+#[test]
+fn a_flow_that_has_left_comes_before_an_address_that_a_container_shows() {
+    let Some(download) = download() else { return };
+    assert!(download.restore(&maps()).failure.is_none());
+    let udp = |flags| class_of(&download, &frame_v4(17, SERVER, SHOWN, flags, &ports(53, 53)));
+    assert_eq!(udp(0), Some(WEB), "no one else is known to have it");
+    learn(&download, 17, (SHOWN, 53), 53, VIDEO);
+    assert_eq!(udp(0), Some(VIDEO), "it has left as the class's");
+    assert_eq!(udp(0x2001), Some(WEB), "a later fragment has no ports");
+    assert_eq!(class_of(&download, &frame_v4(17, SERVER, SHOWN, 0, &ports(53, 54))), Some(WEB));
 }
 
 #[test]
@@ -159,11 +177,13 @@ fn ipv6_and_control_traffic_have_their_classes() {
 fn entries_that_others_altered_are_restored_and_earlier_flows_are_kept() {
     let Some(download) = download() else { return };
     let wanted = maps();
-    assert_eq!(download.restore(&wanted).maps.len(), 3);
+    assert_eq!(download.restore(&wanted).maps.len(), 4);
     assert_eq!(download.restore(&wanted).maps, []);
     download.map("weir_down_owner").delete(&widened_address(NODE.into())).unwrap();
     download.map("weir_down_class").update(&7u32.to_ne_bytes(), &[0; 4], MapFlags::ANY).unwrap();
-    assert_eq!(download.restore(&wanted).maps, [("weir_down_class", 1), ("weir_down_owner", 1)]);
+    download.map("weir_down_shown").update(&widened_address(NODE.into()), &[7; 4], MapFlags::ANY).unwrap();
+    let altered = [("weir_down_class", 1), ("weir_down_owner", 1), ("weir_down_shown", 1)];
+    assert_eq!(download.restore(&wanted).maps, altered);
     learn(&download, 6, (NODE, 40_000), 443, WEB);
     let id = {
         let programs = download.object.progs().collect::<Vec<_>>();
@@ -175,6 +195,22 @@ fn entries_that_others_altered_are_restored_and_earlier_flows_are_kept() {
     assert!(next.restore(&wanted).failure.is_none());
     let tcp = frame_v4(6, SERVER, NODE, 0, &ports(443, 40_000));
     assert_eq!(class_of(&next, &tcp), Some(WEB));
+}
+
+/// Versions before 2026-11-30 kept no time beside a flow's class.
+#[test]
+fn earlier_flows_of_another_layout_are_left() {
+    let Some(own) = download() else { return };
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
+        ..Default::default()
+    };
+    let earlier = MapHandle::create(MapType::LruHash, Some(FLOWS), 40, 4, 65_536, &options).unwrap();
+    let next = Download::load(Some(&EarlierDownload(earlier)), None).unwrap();
+    assert_eq!(next.asks_conntrack(), own.asks_conntrack());
+    assert!(next.restore(&maps()).failure.is_none());
+    learn(&next, 6, (NODE, 40_000), 443, WEB);
+    assert_eq!(class_of(&next, &frame_v4(6, SERVER, NODE, 0, &ports(443, 40_000))), Some(WEB));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The scheduler of what arrives by the link: HTB on an ifb of its own, for any engine of the upload.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use weir_bpf::{DownloadConfig, DownloadMaps};
@@ -16,6 +16,17 @@ use super::{
 
 fn handle(minor: u16) -> u32 {
     TcHandle::new(MAJOR, minor).0
+}
+
+/// The addresses of classes, which are named by their minors.
+#[derive(Debug, Clone, Default)]
+pub struct Addresses {
+    /// Those that runtimes gave containers, and those of the node.
+    pub told: BTreeMap<IpAddr, u16>,
+    /// Those that containers' interfaces show alone.
+    pub shown: BTreeMap<IpAddr, u16>,
+    /// The classes whose interfaces show their addresses.
+    pub showing: BTreeSet<u16>,
 }
 
 /// The scheduler and the programs of the download.
@@ -102,14 +113,19 @@ impl Download {
 
     /// Makes the addresses and the classes of packets to them the given ones. They are written by
     /// [`restore`](Download::restore).
-    pub fn set_owners(&mut self, owners: BTreeMap<IpAddr, u16>) {
-        self.maps.owners = owners.into_iter().map(|(address, minor)| (address, handle(minor))).collect();
+    pub fn set_addresses(&mut self, addresses: Addresses) {
+        let handles = |of: BTreeMap<IpAddr, u16>| of.into_iter().map(|(to, minor)| (to, handle(minor)));
+        self.maps.owners = handles(addresses.told).collect();
+        self.maps.shown = handles(addresses.shown).collect();
+        self.maps.showing = addresses.showing.into_iter().map(handle).collect();
     }
 
     /// The addresses by which the programs know a packet's class, with the handles of the classes.
     #[must_use]
-    pub fn owners(&self) -> &BTreeMap<IpAddr, u32> {
-        &self.maps.owners
+    pub fn owners(&self) -> BTreeMap<IpAddr, u32> {
+        // An address that was told is another's nowhere.
+        let all = self.maps.shown.iter().chain(&self.maps.owners);
+        all.map(|(address, handle)| (*address, *handle)).collect()
     }
 
     /// Writes the entries of the programs' maps that differ from the wanted ones: their number by map,

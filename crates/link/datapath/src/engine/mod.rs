@@ -33,7 +33,7 @@ use weir_netlink::{NetlinkError, tc::Counters};
 pub use attachments::{Attach, Attachments, Created, PortClass, Repairs, TunnelDevice};
 pub use bpf::BpfQdisc;
 pub use credit::Credit;
-pub use download::Download;
+pub use download::{Addresses, Download};
 pub use edt::Edt;
 pub use htb::Htb;
 pub use ifb::{MAX_LINKS, SCHEDULER_MAC, Uplink, is_scheduler, numbers_left, numbers_taken, retire_devices};
