@@ -131,7 +131,7 @@ fn program_in_front_at_a_port_is_told() {
     }
     at(node.topology.node(), &port, |index| attach::detach_tcx_ingress(id, index));
     is_over(&node);
-    // Behind weir's it is nobody's matter.
+    // A program behind weir's is not told.
     let config = node.config().engine(EngineKind::Htb).link("attach = \"tcx\"");
     node.start(&config);
     at(node.topology.node(), &port, |index| attach::attach_tcx_ingress(&program, index, None));

@@ -30,7 +30,7 @@ const CLASH: (&str, u32) = ("1:10", 0x1_0010);
 const INTERACTIVE: u32 = 6;
 const DATAGRAMS: u64 = 300;
 const PAYLOAD: usize = 500;
-/// At least so much of the datagrams is in a class, bytes.
+/// The bytes of most of the datagrams.
 const MOST: u64 = DATAGRAMS * PAYLOAD as u64 * 9 / 10;
 
 /// Gives a device an HTB of the operator's, whose default class is [`REST`].

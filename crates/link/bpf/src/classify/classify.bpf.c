@@ -441,8 +441,8 @@ int weir_tunnel(struct __sk_buff *skb)
 }
 
 /*
- * Gives a packet that comes straight from the link's scheduler its own priority back. What entered at a port comes from
- * there, with what is in skb->cb overwritten; it had priority 0 from its container.
+ * Gives a packet that comes straight from the link's scheduler its own priority back. A port's packet comes by its port
+ * again, and a bridge or IP has overwritten skb->cb. It had priority 0 from its container.
  */
 static __always_inline void give_back(struct __sk_buff *skb, const struct weir_config *cfg)
 {

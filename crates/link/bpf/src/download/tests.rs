@@ -9,6 +9,8 @@ use super::*;
 use crate::{Classifier, LocalPrefix, Locality};
 
 const PRIORITY: usize = 32;
+/// The first word has the class, for HTB's filters.
+const CB: usize = 48;
 const CONTEXT: usize = 192;
 const MATCH: i32 = -1;
 const CONTROL: u32 = 0x1_0003;

@@ -21,7 +21,7 @@ pub struct Ahead {
     pub device: String,
     /// Where at the interface.
     pub hook: Hook,
-    /// What runs there.
+    /// The program or filter.
     pub what: Foreign,
 }
 
