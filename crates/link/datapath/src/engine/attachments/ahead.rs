@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 
 use nix::errno::Errno;
-use weir_bpf::{Classifier, attach};
+use weir_bpf::{Classifier, LinkSignals, attach};
 use weir_netlink::tc::{Filter, Hook};
 
-use super::{PREF, beside, is_ours};
+use super::{PREF, is_ours};
 
 /// Devices that a sentence names.
 const NAMED: usize = 3;
@@ -129,7 +129,9 @@ pub(super) fn before_filters(index: u32, hook: Hook) -> Vec<Foreign> {
 
 /// Those of these filters at a hook that run before weir's.
 pub(super) fn before_ours(filters: &[Filter]) -> Vec<Foreign> {
-    let is_before = |filter: &&Filter| filter.pref < PREF && !beside::all().iter().any(|s| s.holds(filter));
+    // weir's only filter of a lower pref lets each packet go on.
+    let is_weirs = |filter: &Filter| filter.bpf_name.as_deref() == Some(LinkSignals::INGRESS_PROGRAM);
+    let is_before = |filter: &&Filter| filter.pref < PREF && !is_weirs(filter);
     let mut before: Vec<Foreign> = filters
         .iter()
         .filter(is_before)
@@ -174,7 +176,7 @@ mod tests {
             bpf_name: name.map(str::to_owned),
             bpf_id: None,
         };
-        let answered = filter(beside::ANSWERED.pref, Some(beside::ANSWERED.name));
+        let answered = filter(PREF - 1, Some(LinkSignals::INGRESS_PROGRAM));
         let all = [filter(10, None), filter(10, None), answered, filter(PREF, None), filter(PREF + 9, None)];
         assert_eq!(before_ours(&all), [Foreign::Filter { kind: "bpf".to_owned(), pref: 10 }]);
     }
