@@ -175,6 +175,8 @@ words! {
         ConfigRefused = "config-refused",
         /// A better engine was not taken.
         Engine = "engine",
+        /// A program or filter of others runs before weir's, or none does any more.
+        ForeignProgram = "foreign-program",
         /// A guarantee of an agreement holds again.
         GuaranteeRestored = "guarantee-restored",
         /// A guarantee of an agreement is violated.

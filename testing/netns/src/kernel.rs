@@ -1,8 +1,15 @@
 //! The kernel's state of a node, without the agent: its classes, the programs at its interfaces,
 //! and everything that weir could have altered.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    ffi::CString,
+    fs,
+    os::fd::{FromRawFd as _, OwnedFd},
+    path::Path,
+};
 
+use libbpf_rs::libbpf_sys;
 use weir_bpf::attach;
 use weir_netlab::topology::Netns;
 use weir_netlink::{Netlink, tc::FoundClass};
@@ -88,6 +95,30 @@ pub fn detach_tcx(netns: &Netns, device: &str, program: u32) {
     let index = index_of(netns, device).expect("the interface is there");
     let detached = netns.within(|| attach::detach_tcx_ingress(program, index));
     detached.expect("the namespace can be entered").expect("the program is there");
+}
+
+/// A program for packets at tc or TCX that is not weir's, of instructions as the kernel has them.
+///
+/// # Panics
+/// If the kernel refuses.
+#[must_use]
+#[track_caller]
+pub fn load_classifier(name: &str, instructions: &[u64]) -> OwnedFd {
+    let (name, license) = (CString::new(name).expect("no zero"), c"GPL");
+    // SAFETY: names and instructions live through the call, and there are as many as it is told.
+    let fd = unsafe {
+        libbpf_sys::bpf_prog_load(
+            libbpf_sys::BPF_PROG_TYPE_SCHED_CLS,
+            name.as_ptr(),
+            license.as_ptr(),
+            instructions.as_ptr().cast(),
+            instructions.len() as _,
+            std::ptr::null_mut(),
+        )
+    };
+    assert!(fd >= 0, "a program loads: {fd}");
+    // SAFETY: a fresh descriptor without another owner.
+    unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
 /// All that weir could leave behind on a node, by what it is: links, qdiscs, classes, filters,

@@ -239,7 +239,7 @@ fn whatever_is_done_to_the_scheduler_is_undone() {
         "the filter of sparse flows deleted",
         "altered",
         |n| tc(n, &format!("tc filter del dev {SCHEDULER} parent 1:")),
-        |n| (!inside(n, "filter").contains("weir_sparse_class")).then(|| "there is no filter".to_owned()),
+        |n| (!inside(n, "filter").contains("weir_htb_class")).then(|| "there is no filter".to_owned()),
     );
 
     busy.repairs_after(

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_bpf::{ClassifierConfig, RuleSet, SelectorRule, Way};
 use weir_datapath::{
     engine::{
-        Attach, Attachments, CONTROL, Created, DEFAULT, EngineError, EngineKind, HOST, MAJOR, PortClass, plan,
+        Ahead, Attach, Attachments, CONTROL, Created, DEFAULT, EngineError, EngineKind, HOST, MAJOR,
+        PortClass, plan,
     },
     pacing::{Pacing, Root},
     super_packets::SuperPackets,
@@ -51,6 +52,8 @@ pub(crate) struct Datapath {
     pub(super) unrepaired: Option<String>,
     /// The reason if what an earlier agent left could not be removed.
     pub(super) unswept: Option<String>,
+    /// Programs and filters of others that see packets before weir's, at the last check.
+    pub(super) ahead: Vec<Ahead>,
     /// Foreign changes undone since the start.
     pub(super) repairs: u64,
     pub(super) reconciled_at: std::time::Instant,
@@ -215,6 +218,7 @@ impl Datapath {
             left_out: BTreeSet::new(),
             unrepaired: None,
             unswept: None,
+            ahead: Vec::new(),
             repairs: 0,
             reconciled_at: std::time::Instant::now(),
             was_paced: earlier.is_some(),

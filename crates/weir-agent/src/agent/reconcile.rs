@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_api::EventKind;
-use weir_datapath::engine::Repairs;
+use weir_datapath::engine::{Ahead, Repairs, describe_ahead};
 use weir_units::chain;
 
 use super::{
@@ -24,7 +24,7 @@ impl Datapath {
     /// Checks that the attachments exist, and that the programs' maps still assign packets to the right
     /// classes.
     fn reconcile(&mut self) -> Effects {
-        let Repairs { devices, entries, failure } = self.attachments.repair();
+        let Repairs { devices, entries, ahead, failure } = self.attachments.repair();
         self.repairs += u64::from(!(devices.is_empty() && entries.is_empty()));
         let mut effects = Effects::default();
         if !devices.is_empty() {
@@ -44,7 +44,22 @@ impl Datapath {
             self.unrepaired.clone_from(&unrepaired);
             effects = unrepaired.into_iter().fold(effects, |all, why| all.and(not_enforced(why)));
         }
-        effects.and(self.reconcile_pacing())
+        effects.and(self.note_ahead(ahead)).and(self.reconcile_pacing())
+    }
+
+    /// Keeps what runs before weir's programs, and reports what does so newly.
+    fn note_ahead(&mut self, ahead: Vec<Ahead>) -> Effects {
+        if ahead == self.ahead {
+            return Effects::default();
+        }
+        let before = std::mem::replace(&mut self.ahead, ahead);
+        if self.ahead.is_empty() {
+            let none = "no program or filter of others runs before weir's any more";
+            return Effects::event(EventKind::ForeignProgram, none);
+        }
+        let known = describe_ahead(&before);
+        let new = describe_ahead(&self.ahead).into_iter().filter(|(group, _)| !known.contains_key(group));
+        new.fold(Effects::default(), |all, (_, why)| all.and(Effects::event(EventKind::ForeignProgram, why)))
     }
 
     /// Counts a repair and reports it.

@@ -15,12 +15,12 @@ Kinds: acknowledged, advice, agreement-accepted, agreement-activated,
 agreement-expired, agreement-pending, agreement-quota-back,
 agreement-quota-used-up, agreement-rejected, agreement-renewed,
 agreement-terminated, capacity-changed, class-added, class-removed, clock-back,
-clock-believed, clock-doubted, config-refused, engine, guarantee-restored,
-guarantee-violated, image-corrupt, image-down, image-frozen, image-over-budget,
-image-removed, image-up, image-would-go, label-cut, link, not-enforced,
-policy-changed, promised, reloaded, repaired, rule-set, rule-unset, started,
-state-damaged, stopping; lost if this reader was too slow for some. With
---json, one object a line.";
+clock-believed, clock-doubted, config-refused, engine, foreign-program,
+guarantee-restored, guarantee-violated, image-corrupt, image-down,
+image-frozen, image-over-budget, image-removed, image-up, image-would-go,
+label-cut, link, not-enforced, policy-changed, promised, reloaded, repaired,
+rule-set, rule-unset, started, state-damaged, stopping; lost if this reader was
+too slow for some. With --json, one object a line.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

@@ -5,8 +5,8 @@
  * weir_port runs where a container's packets enter the host, at the ingress of its
  * host-side veth: before br_netfilter, ip_rcv and NAT, so that the class is known by the
  * interface (which a container cannot forge) and the packet still belongs to the sender's
- * socket. It names the class in skb->priority, where HTB looks for it, and sends the
- * packet through the scheduler on the shared ifb; the ifb then lets it go on where it was.
+ * socket. It names the class for the scheduler and sends the packet through it, on the
+ * shared ifb; the ifb then lets it go on where it was.
  *
  * weir_uplink runs where packets leave the node and catches what no port has seen: the
  * host's own traffic, host-network containers (by cgroup), forwarded strangers. It only
@@ -30,6 +30,10 @@
  * mark of netfilter, is charged there again by its class, and counted.
  *
  * Packets of flows that send little go first in their class's queue, where HTB schedules (sparse.h).
+ *
+ * A packet leaves with its own skb->priority. Qdiscs of the uplink take a priority for a class or a band. HTB reads the
+ * class in skb->cb. For the other schedulers it is in skb->priority, and a program at the ifb's egress takes it out
+ * (weir_edt, weir_fair_mark). weir_uplink gives the packet its own priority back.
  *
  * weir_tunnel runs where packets enter a tunnel of WireGuard (tunnel.h). There it names the class of what no
  * port has seen, so that weir_uplink charges the outer packet once.
@@ -193,10 +197,12 @@ static __always_inline void classify(struct __sk_buff *skb, const struct weir_co
 {
 	if (cfg->flags & WEIR_WEIGHED && cfg->flags & (WEIR_BARE | WEIR_TUNNELS))
 		weigh(skb, handle, header);
-	skb->priority = handle;
+	skb->cb[WEIR_CB_PRIORITY] = skb->priority;
 	if (cfg->flags & WEIR_SPARSE)
-		skb->priority = priority_of(skb, cfg->ifb_index, handle, flow_of_socket(skb),
-					    skb->cb[WEIR_CB_DATAGRAM] != 0);
+		name_for_htb(skb, handle, goes_first(skb, cfg->ifb_index, handle, flow_of_socket(skb),
+						     skb->cb[WEIR_CB_DATAGRAM] != 0));
+	else
+		skb->priority = handle;
 	mark(skb, cfg, handle);
 }
 
@@ -434,6 +440,17 @@ int weir_tunnel(struct __sk_buff *skb)
 	return NEXT;
 }
 
+/*
+ * Gives a packet that comes straight from the link's scheduler its own priority back. A port's packet comes by its port
+ * again, and a bridge or IP has overwritten skb->cb. It had priority 0 from its container.
+ */
+static __always_inline void give_back(struct __sk_buff *skb, const struct weir_config *cfg)
+{
+	if (cfg->ifb_index && skb->ingress_ifindex == cfg->ifb_index && skb->cb[WEIR_CB_EXCESS] == EXCESS_NONE &&
+	    skb->priority != skb->cb[WEIR_CB_PRIORITY])
+		skb->priority = skb->cb[WEIR_CB_PRIORITY];
+}
+
 /* Lets a packet leave uncharged. With act_mirred behind the program, NO_MATCH keeps it from the scheduler. */
 static __always_inline int let_pass(const struct weir_config *cfg)
 {
@@ -455,8 +472,10 @@ int weir_uplink(struct __sk_buff *skb)
 	}
 	if (!is_on(cfg))
 		return NO_MATCH;
-	if (is_marked(skb, cfg))
+	if (is_marked(skb, cfg)) {
+		give_back(skb, cfg);
 		return let_pass(cfg);
+	}
 	parse(skb, &p);
 	if (passes_uplink(&p, cfg->flags & WEIR_SEVERAL ? number : cfg->main_link)) {
 		if (cfg->flags & WEIR_PACED)

@@ -410,7 +410,8 @@ impl Classifier {
         let classes = MapHandle::try_from(&self.skeleton.maps.weir_sparse);
         Ok(SparseFlows {
             classes: classes.map_err(|source| Error { what: "share the map of sparse flows", source })?,
-            filter: self.skeleton.progs.weir_sparse_class.as_fd().as_raw_fd(),
+            class_filter: self.skeleton.progs.weir_htb_class.as_fd().as_raw_fd(),
+            first_filter: self.skeleton.progs.weir_htb_first.as_fd().as_raw_fd(),
         })
     }
 

@@ -3,10 +3,10 @@
  * Packets of flows that send little go before the others of their class. This is for a scheduler whose queues are
  * first in, first out (HTB).
  *
- * A class's queue has an HTB of its own inside, WEIR_SPARSE_MAJOR | minor. A packet whose skb->priority is that
- * qdisc's handle enters its direct queue, which goes first (htb_enqueue in net/sched/sch_htb.c). At the root that
- * priority names no class, and weir_sparse_class tells it there. The class is charged as for any packet, so that
- * other classes see no difference.
+ * A class's queue has an HTB of its own inside, WEIR_SPARSE_MAJOR | minor. Its direct queue goes first (htb_enqueue in
+ * net/sched/sch_htb.c). The classifier names the class in skb->cb, and whether the packet goes first. Filters tell
+ * HTB: weir_htb_class at the root, weir_htb_first inside. So a packet keeps its own priority, which other qdiscs
+ * read later. The class is charged as for any packet, so that other classes see no difference.
  *
  * A flow is sparse while it sends less than one part in FLOW_PART of its class's rate. A packet that must not go
  * first may wait, and later ones of its flow must not overtake it. So the flow is not sparse again before it has
@@ -63,7 +63,7 @@ static __always_inline __u32 place_of(__u32 number, __u32 handle)
 }
 
 /*
- * The number of a packet's flow, for priority_of. A socket is one flow: TCP gives its packets another hash when it
+ * The number of a packet's flow, for goes_first. A socket is one flow: TCP gives its packets another hash when it
  * sends them again, and those must not overtake the ones that wait.
  */
 static __always_inline __u32 flow_of_socket(struct __sk_buff *skb)
@@ -74,11 +74,11 @@ static __always_inline __u32 flow_of_socket(struct __sk_buff *skb)
 }
 
 /*
- * The priority of a packet of this class in the scheduler: its handle, or that of the queue that goes first.
- * `ifb_index`: as user space names the scheduler. `is_fragment`: fragments of a datagram have no flow in common.
+ * Whether a packet of this class goes first. `ifb_index`: as user space names the scheduler. `is_fragment`: fragments of
+ * a datagram have no flow in common.
  */
-static __always_inline __u32 priority_of(struct __sk_buff *skb, __u32 ifb_index, __u32 handle, __u32 number,
-					 int is_fragment)
+static __always_inline int goes_first(struct __sk_buff *skb, __u32 ifb_index, __u32 handle, __u32 number,
+				      int is_fragment)
 {
 	struct weir_sparse_key key = { .ifb_index = ifb_index, .handle = handle };
 	__u64 now, burst, time, of_flow, of_class, longest, *flow;
@@ -87,7 +87,7 @@ static __always_inline __u32 priority_of(struct __sk_buff *skb, __u32 ifb_index,
 
 	class = bpf_map_lookup_elem(&weir_sparse, &key);
 	if (!class)
-		return handle;
+		return 0;
 	now = bpf_ktime_get_ns();
 	burst = (SPARSE_BURST * PACKET_BYTES * class->cost) >> COST_SHIFT;
 	if (burst > LONGEST_BURST)
@@ -105,28 +105,47 @@ static __always_inline __u32 priority_of(struct __sk_buff *skb, __u32 ifb_index,
 	is_found = !*flow && now - sparse_begun < RETURN_TIME;
 	if (skb->gso_segs > 1 || is_fragment || (waits && !(of_flow & OF_CLASS))) {
 		*flow = (now + burst + class->quiet) & ~OF_CLASS;
-		return handle;
+		return 0;
 	}
 	if (waits || is_found || of_class - now > burst) {
 		longest = now + burst + RETURN_TIME;
 		of_flow = waits ? of_flow + FLOW_PART * time : longest;
 		*flow = (of_flow < longest ? of_flow : longest) | OF_CLASS;
-		return handle;
+		return 0;
 	}
 	*flow = (of_flow + FLOW_PART * time) & ~OF_CLASS;
 	class->passed = of_class + CLASS_PART * time;
-	return (WEIR_SPARSE_MAJOR | (handle & 0xffff)) << 16;
+	return 1;
 }
 
-/* A filter at the root of the scheduler: the class of a priority that names its inner queue. */
-SEC("tc")
-int weir_sparse_class(struct __sk_buff *skb)
+/* Tells HTB's filters the class of a packet, and whether it goes first. */
+static __always_inline void name_for_htb(struct __sk_buff *skb, __u32 handle, int is_first)
 {
-	__u32 priority = skb->priority, minor = (priority >> 16) & ~WEIR_SPARSE_MAJOR;
+	skb->cb[WEIR_CB_HANDLE] = handle;
+	skb->cb[WEIR_CB_FIRST] = is_first;
+	/* HTB takes a priority that is a handle of its own before it asks a filter. */
+	if (skb->priority >> 16)
+		skb->priority = 0;
+}
 
-	if (priority & 0xffff || !(priority >> 31))
+/* A filter at the root of HTB: the class of a packet. */
+SEC("tc")
+int weir_htb_class(struct __sk_buff *skb)
+{
+	__u32 handle = skb->cb[WEIR_CB_HANDLE];
+
+	return handle >> 16 == WEIR_HTB_MAJOR ? handle : NO_MATCH;
+}
+
+/* A filter at the HTB inside a class's queue: what goes first is for its direct queue, which has the qdisc's handle. */
+SEC("tc")
+int weir_htb_first(struct __sk_buff *skb)
+{
+	__u32 handle = skb->cb[WEIR_CB_HANDLE];
+
+	if (handle >> 16 != WEIR_HTB_MAJOR || skb->cb[WEIR_CB_FIRST] != 1)
 		return NO_MATCH;
-	return WEIR_HTB_MAJOR << 16 | minor;
+	return (WEIR_SPARSE_MAJOR | (handle & 0xffff)) << 16;
 }
 
 #endif

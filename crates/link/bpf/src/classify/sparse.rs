@@ -21,7 +21,8 @@ const MOST_QUIET: u64 = 60 * NANOS;
 /// The classes of HTB with a queue that goes first.
 pub struct SparseFlows {
     pub(crate) classes: MapHandle,
-    pub(crate) filter: RawFd,
+    pub(crate) class_filter: RawFd,
+    pub(crate) first_filter: RawFd,
 }
 
 impl SparseFlows {
@@ -29,15 +30,23 @@ impl SparseFlows {
     pub const DOWNLOAD: u32 = 0;
     /// The map's name.
     pub(crate) const MAP: &'static str = "weir_sparse";
-    /// The name under which the kernel knows the filter.
-    pub const FILTER: &'static str = "weir_sparse_class";
+    /// The name under which the kernel knows the filter at the root.
+    pub const CLASS_FILTER: &'static str = "weir_htb_class";
+    /// The same of the filter inside a class's queue.
+    pub const FIRST_FILTER: &'static str = "weir_htb_first";
     /// Majors of the qdiscs whose direct queue goes first, beside the minor of their class (`WEIR_SPARSE_MAJOR`).
     pub const MAJOR: u16 = 0x8000;
 
     /// The filter at the root of HTB, as a number for netlink. It returns the class of a packet.
     #[must_use]
-    pub fn filter(&self) -> RawFd {
-        self.filter
+    pub fn class_filter(&self) -> RawFd {
+        self.class_filter
+    }
+
+    /// The filter at the HTB inside a class's queue. It returns that qdisc for a packet that goes first.
+    #[must_use]
+    pub fn first_filter(&self) -> RawFd {
+        self.first_filter
     }
 
     /// Lets sparse flows of a class go first. A flow is sparse by the part that it takes of this rate. The class is that

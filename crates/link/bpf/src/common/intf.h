@@ -20,9 +20,14 @@
 /* In a value of weir_ports, beside the handle: the interface's packets have no Ethernet header. */
 #define WEIR_PORT_BARE 0x80000000u
 
-/* The classifier's message to the program in weir_user, in skb->cb. */
+/*
+ * Indices in skb->cb: the classifier's message to the program in weir_user, or to the scheduler on the ifb.
+ * Others are in datagram.h and link.h.
+ */
 #define WEIR_CB_HANDLE 0
-#define WEIR_CB_EGRESS 1
+#define WEIR_CB_EGRESS 1   /* for weir_user */
+#define WEIR_CB_FIRST 1    /* for HTB: 1 if the packet goes first in its class's queue (sparse.h) */
+#define WEIR_CB_PRIORITY 4 /* skb->priority before the scheduler, which weir_uplink gives back */
 
 /* Of weir_config.flags. */
 #define WEIR_PACED 1    /* sockets are told apart, for those who pace them (pacing.h) */
@@ -33,7 +38,7 @@
 #define WEIR_NAMED 32   /* marks in skb->tc_index name the class, for the download (mark.h) */
 #define WEIR_SEVERAL 64 /* several links are shared, and marks name the class */
 #define WEIR_TUNNELS 128 /* a tunnel leads over a link (tunnel.h) */
-#define WEIR_SPARSE 256 /* classes have a queue that goes first (sparse.h) */
+#define WEIR_SPARSE 256 /* the scheduler is HTB: its filters read the class in skb->cb (sparse.h) */
 
 struct weir_config { /* one a link; written by user space, only read in the kernel */
 	__u32 ifb_index;      /* of the link's scheduler; 0: the link is not shared */

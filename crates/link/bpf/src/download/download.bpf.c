@@ -2,7 +2,7 @@
 /*
  * Which class does a packet belong to that arrives at the node?
  *
- * weir_down runs where packets arrive, at the ingress of the uplink. It names the class in skb->priority,
+ * weir_down runs where packets arrive, at the ingress of the uplink. It names the class in skb->cb (sparse.h),
  * and act_mirred behind it sends the packet through the scheduler on a second ifb. The ifb lets it go on
  * where it was, and no filter sees it again. It finds the class by the first of these that knows one.
  *
@@ -219,7 +219,7 @@ static __always_inline __u32 class_of(struct __sk_buff *skb, const struct weir_d
 	return shown ? shown : cfg->default_handle;
 }
 
-/* The number of a packet's flow, for priority_of. Its hash may be the far end's, which changes it. */
+/* The number of a packet's flow, for goes_first. Its hash may be the far end's, which changes it. */
 static __always_inline __u32 flow_of_fields(const struct weir_fields *f)
 {
 	__u32 words[8], i, number = (__u32)f->source_port << 16 | f->destination_port;
@@ -246,11 +246,11 @@ int weir_down(struct __sk_buff *skb)
 	if (has_exempt(cfg->link) && read_source(skb, &p, &from) && is_exempt(&from, cfg->link))
 		return NO_MATCH;
 	if (p.is_control && takes_control(skb, skb->ifindex)) {
-		skb->priority = cfg->control_handle;
+		name_for_htb(skb, cfg->control_handle, 0);
 		return MATCH;
 	}
 	handle = class_of(skb, cfg, &p, &f);
-	skb->priority = priority_of(skb, WEIR_DOWNLOAD, handle, flow_of_fields(&f), p.datagram != 0);
+	name_for_htb(skb, handle, goes_first(skb, WEIR_DOWNLOAD, handle, flow_of_fields(&f), p.datagram != 0));
 	return MATCH;
 }
 

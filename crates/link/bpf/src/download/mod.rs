@@ -147,7 +147,8 @@ impl Download {
         let classes = MapHandle::try_from(&self.map(SparseFlows::MAP));
         Ok(SparseFlows {
             classes: classes.map_err(|source| Error { what: "share the map of sparse flows", source })?,
-            filter: self.program(SparseFlows::FILTER),
+            class_filter: self.program(SparseFlows::CLASS_FILTER),
+            first_filter: self.program(SparseFlows::FIRST_FILTER),
         })
     }
 

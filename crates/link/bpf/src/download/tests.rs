@@ -9,6 +9,8 @@ use super::*;
 use crate::{Classifier, LocalPrefix, Locality};
 
 const PRIORITY: usize = 32;
+/// The first word has the class, for HTB's filters.
+const CB: usize = 48;
 const CONTEXT: usize = 192;
 const MATCH: i32 = -1;
 const CONTROL: u32 = 0x1_0003;
@@ -65,8 +67,10 @@ fn class_of(download: &Download, frame: &[u8]) -> Option<u32> {
         ..Default::default()
     };
     let verdict = program.unwrap().test_run(input).unwrap().return_value.cast_signed();
-    let priority = u32::from_ne_bytes(after[PRIORITY..PRIORITY + 4].try_into().unwrap());
-    (verdict == MATCH).then_some(priority)
+    let word = |at: usize| u32::from_ne_bytes(after[at..at + 4].try_into().unwrap());
+    // Other qdiscs read a packet's priority, after the scheduler.
+    assert_eq!(word(PRIORITY), 0);
+    (verdict == MATCH).then_some(word(CB))
 }
 
 fn frame_v4(protocol: u8, from: Ipv4Addr, to: Ipv4Addr, flags: u16, rest: &[u8]) -> Vec<u8> {

@@ -2,7 +2,7 @@
 /*
  * weir's queueing discipline: the link's classes and groups, by weight, floor and ceiling, in the
  * kernel itself, without a process in the loop. It sits at the root of the shared ifb, where
- * weir_port and the uplink's programs have named the class in skb->priority.
+ * weir_port and the uplink's programs have named the class in skb->priority. weir_fair_mark moves it into skb->cb.
  *
  * fair.h       what user space writes and reads
  * datagram.h   fragments
@@ -28,6 +28,7 @@
 #include "kernel.h"
 #include "common/datagram.h"
 #include "common/framing.h"
+#include "common/intf.h"
 #include "common/link.h"
 #include "heap.h"
 #include "flow.h"
@@ -46,6 +47,14 @@ static __always_inline __u32 class_of(__u32 priority)
 	    (params(minor)->flags & (FAIR_PRESENT | FAIR_GROUP)) != FAIR_PRESENT)
 		return 0;
 	return minor;
+}
+
+/* The class that the classifier has named; weir_fair_mark has moved it from skb->priority into skb->cb. */
+static __always_inline __u32 class_named(__u32 priority, __u32 moved)
+{
+	__u32 minor = class_of(priority);
+
+	return minor ? minor : class_of(moved);
 }
 
 /* Pointers as mere numbers: what is read from memory is one to the verifier. */
@@ -91,7 +100,7 @@ SEC("struct_ops/fair_enqueue")
 int BPF_PROG(fair_enqueue, struct sk_buff *skb, struct Qdisc *sch, struct bpf_sk_buff_ptr *to_free)
 {
 	struct qdisc_skb_cb *cb = (struct qdisc_skb_cb *)skb->cb;
-	__u32 minor = class_of(skb->priority);
+	__u32 minor = class_named(skb->priority, *(__u32 *)&cb->data[4 * WEIR_CB_HANDLE]);
 	__u32 len = cb->pkt_len & ~OWNED;
 	__u32 segments = 1, datagram = *(__u32 *)&cb->data[4 * WEIR_CB_DATAGRAM], hash, slot, i;
 	__u64 now = bpf_ktime_get_ns();
@@ -384,17 +393,21 @@ void BPF_PROG(fair_destroy, struct Qdisc *sch)
 }
 
 /*
- * At the egress of the qdisc's device, where packets can be written: marks the next packet of each
- * flow for which CoDel has asked.
+ * At the egress of the qdisc's device, where packets can be written: takes the class out of skb->priority, which qdiscs
+ * of the uplink would read, and marks the next packet of each flow for which CoDel has asked.
  */
 SEC("tc")
 int weir_fair_mark(struct __sk_buff *skb)
 {
-	__u32 minor, bit, hash;
+	__u32 minor, bit, hash, handle = skb->priority;
 
+	if (handle >> 16 == 1) {
+		skb->cb[WEIR_CB_HANDLE] = handle;
+		skb->priority = 0;
+	}
 	if (!marks_wanted)
 		return -1; /* TCX_NEXT */
-	minor = class_of(skb->priority);
+	minor = class_of(handle);
 	if (!minor)
 		minor = DEFAULT;
 	if (!mark_wanted[minor & MASK])

@@ -52,5 +52,5 @@ int sparse_user_send(__u64 now, __u32 minor, __u32 flow, __u32 len, __u32 segmen
 	__u32 handle = WEIR_HTB_MAJOR << 16 | minor;
 
 	time_now = now;
-	return priority_of(&skb, 1, handle, flow_of_socket(&skb), 0) != handle;
+	return goes_first(&skb, 1, handle, flow_of_socket(&skb), 0);
 }

@@ -16,9 +16,14 @@ use weir_netlink::{
 };
 
 pub(crate) use self::beside::{DownloadHooks, SignalHooks, earlier_download};
-pub use self::{repair::Repairs, tunnels::TunnelDevice};
+pub use self::{
+    ahead::{Ahead, Foreign, describe_ahead},
+    repair::Repairs,
+    tunnels::TunnelDevice,
+};
 use super::{EngineError, EngineKind, MAX_LINKS};
 
+mod ahead;
 mod beside;
 mod repair;
 mod tunnels;

@@ -30,7 +30,9 @@ use std::collections::BTreeMap;
 
 use weir_netlink::{NetlinkError, tc::Counters};
 
-pub use attachments::{Attach, Attachments, Created, PortClass, Repairs, TunnelDevice};
+pub use attachments::{
+    Ahead, Attach, Attachments, Created, Foreign, PortClass, Repairs, TunnelDevice, describe_ahead,
+};
 pub use bpf::BpfQdisc;
 pub use credit::Credit;
 pub use download::{Addresses, Download};

@@ -1,8 +1,8 @@
 //! The queues of HTB's classes in which sparse flows go first.
 //!
 //! The queue of a class is first in, first out. Below the TBF of class `1:n` is another HTB, `8000|n:`, with one class
-//! that never holds back. Its direct queue goes first, and has the packets that the classifier sends there by their
-//! priority (`sparse.h`). Nothing changes for other classes.
+//! that never holds back. Its direct queue goes first, and has the packets that the classifier chooses (`sparse.h`).
+//! Nothing changes for other classes. Filters tell both HTBs what the classifier has said of a packet.
 //!
 //! A queue that an earlier agent made without it stays as it is until the class is made again: packets that
 //! wait would be lost.
@@ -21,8 +21,8 @@ use weir_units::{BitRate, Bytes, RateFraming, TcHandle};
 
 use super::{EngineError, MAJOR, ifb::Ifb, tree};
 
-/// Priority of the filter at the root.
-const PREF: u16 = 1;
+/// Priority of the filters. The agent before them has one at 1, which it puts back after a downgrade.
+const PREF: u16 = 2;
 /// The class of all other packets inside a queue.
 const REST: u16 = 1;
 /// Major of a queue's own queue, beside the minor of the class.
@@ -47,8 +47,6 @@ pub(super) struct SparseQueues {
     /// The name of the scheduler for the classifier.
     device: u32,
     patrolled: Instant,
-    /// The kernel cannot do it.
-    is_off: bool,
 }
 
 impl SparseQueues {
@@ -69,7 +67,6 @@ impl SparseQueues {
             rates: BTreeMap::new(),
             device: 0,
             patrolled: Instant::now(),
-            is_off: false,
         }
     }
 
@@ -84,12 +81,7 @@ impl SparseQueues {
     ) -> Result<(), EngineError> {
         self.forget_all();
         self.device = if self.is_download { SparseFlows::DOWNLOAD } else { ifb.index };
-        if let Err(error) = self.set_filter(ifb) {
-            tracing::warn!("small flows wait behind large ones of their class: {error}");
-            self.is_off = true;
-            return Ok(());
-        }
-        self.is_off = false;
+        self.set_filter(ifb)?;
         let qdiscs = ifb.netlink.qdiscs(ifb.index)?;
         for minor in classes {
             if is_whole(&qdiscs, minor) {
@@ -98,13 +90,23 @@ impl SparseQueues {
                 self.plain.insert(minor);
             }
         }
+        let filters: Vec<Request> = self.there.iter().map(|minor| self.first_filter(ifb, *minor)).collect();
+        if let Err(error) = ifb.netlink.batch(&filters).into_iter().collect::<Result<(), _>>() {
+            tracing::warn!("small flows wait behind large ones of their class: {error}");
+        }
         Ok(())
     }
 
     fn set_filter(&self, ifb: &mut Ifb) -> Result<(), EngineError> {
-        let program = (self.flows.filter(), SparseFlows::FILTER);
+        let program = (self.flows.class_filter(), SparseFlows::CLASS_FILTER);
         let root = TcHandle::new(MAJOR, 0);
         Ok(ifb.netlink.call(tc::set_class_filter(ifb.index, &ifb.name, root, PREF, program))?)
+    }
+
+    /// The filter at the HTB in a class's queue.
+    fn first_filter(&self, ifb: &Ifb, minor: u16) -> Request {
+        let program = (self.flows.first_filter(), SparseFlows::FIRST_FILTER);
+        tc::set_class_filter(ifb.index, &ifb.name, inner(minor), PREF, program)
     }
 
     /// The queue of a class is gone, and with it what was inside.
@@ -120,12 +122,12 @@ impl SparseQueues {
                 self.lose(*minor);
                 continue;
             };
-            if self.is_off || *minor >= FIFO || self.plain.contains(minor) {
+            if *minor >= FIFO || self.plain.contains(minor) {
                 continue;
             }
             let result = match self.there.contains(minor) {
                 true => ifb.netlink.call(fifo(ifb, *minor, limit)),
-                false => furnish(ifb, *minor, limit),
+                false => self.furnish_one(ifb, *minor, limit),
             };
             match result {
                 Ok(()) => {
@@ -136,6 +138,14 @@ impl SparseQueues {
                 }
             }
         }
+    }
+
+    /// Puts into a class's queue what belongs inside, or what of that is missing.
+    fn furnish_one(&self, ifb: &mut Ifb, minor: u16, limit: Bytes) -> Result<(), NetlinkError> {
+        let mut requests = inside(ifb, minor, limit).to_vec();
+        requests.push(self.first_filter(ifb, minor));
+        // The kernel refuses the first one where it is there, and the others where it is not.
+        ifb.netlink.batch(&requests).into_iter().skip(1).collect()
     }
 
     /// Tells the classifier the rates of classes.
@@ -174,12 +184,12 @@ impl SparseQueues {
     /// # Errors
     /// [`EngineError`].
     pub(super) fn patrol(&mut self, ifb: &mut Ifb) -> Result<(bool, Vec<u16>), EngineError> {
-        if self.is_off || self.patrolled.elapsed() < PATROL {
+        if self.patrolled.elapsed() < PATROL {
             return Ok((false, Vec::new()));
         }
         self.patrolled = Instant::now();
         let filters = ifb.netlink.filters_of(ifb.index, TcHandle::new(MAJOR, 0))?;
-        let is_there = filters.iter().any(|f| f.bpf_name.as_deref() == Some(SparseFlows::FILTER));
+        let is_there = filters.iter().any(|f| f.bpf_name.as_deref() == Some(SparseFlows::CLASS_FILTER));
         // Without the root, which is made again next, there is no place for it.
         if !is_there && let Err(error) = self.set_filter(ifb) {
             tracing::debug!("{error}");
@@ -213,13 +223,6 @@ fn is_whole(qdiscs: &[Qdisc], minor: u16) -> bool {
     };
     is_there(inner, TcHandle::new(minor, 1), "htb")
         && is_there(TcHandle::new(FIFO | minor, 0), TcHandle::new(inner.major(), REST), "bfifo")
-}
-
-/// Puts into a class's queue what belongs inside, or what of that is missing.
-fn furnish(ifb: &mut Ifb, minor: u16, limit: Bytes) -> Result<(), NetlinkError> {
-    // The kernel refuses the first one where it is there, and the others where it is not.
-    let requests = inside(ifb, minor, limit);
-    ifb.netlink.batch(&requests).into_iter().skip(1).collect()
 }
 
 /// The HTB inside the queue of a class, its class and its queue.

@@ -1,6 +1,7 @@
 //! The agent's own checks: whether the kernel holds the configured state.
 
 use weir_api::{Check, Status, Verdict};
+use weir_datapath::engine::describe_ahead;
 use weir_units::BitRate;
 
 use crate::agent::{
@@ -20,6 +21,7 @@ impl Agent {
             self.check_scheduler(&status),
             self.check_host_traffic(&status),
         ];
+        checks.extend(self.check_programs_of_others());
         checks.extend(self.check_other_links());
         checks.extend(self.check_runtimes());
         checks.extend(self.check_machines());
@@ -62,6 +64,13 @@ impl Agent {
             Some(failure) => Check::bad("host traffic", Verdict::Warn, failure, None),
             None => Check::ok("host traffic", format!("shared at {}'s egress", status.link)),
         }
+    }
+
+    /// Programs and filters of others that may keep packets from weir.
+    fn check_programs_of_others(&self) -> impl Iterator<Item = Check> {
+        let advice = "harmless if it lets weir's program run for each packet (TCX_NEXT, an action that continues); else attach it behind weir's, or where weir has none";
+        let check = move |why| Check::bad("other programs", Verdict::Warn, why, Some(advice));
+        describe_ahead(&self.datapath.ahead).into_values().map(check)
     }
 
     fn check_other_links(&self) -> impl Iterator<Item = Check> {
@@ -183,7 +192,7 @@ impl Agent {
         };
         let lost: Vec<String> = self.classes.entries().values().filter_map(not_enforced).collect();
         if lost.is_empty() {
-            return Check::ok("classes", format!("all {} are enforced", status.classes));
+            return Check::ok("classes", format!("all {} are enforced{}", status.classes, self.as_far_as()));
         }
         Check::bad("classes", Verdict::Fail, lost.join("; "), None)
     }
@@ -191,10 +200,15 @@ impl Agent {
     fn check_maxima(&self) -> Check {
         let over = self.exceeding();
         if over.is_empty() {
-            return Check::ok("maxima", "no class sends above its maximum");
+            return Check::ok("maxima", format!("no class sends above its maximum{}", self.as_far_as()));
         }
         let advice = "packets reach the link without passing weir: look for other tc programs on the interfaces (`tc filter show dev X ingress`)";
         Check::bad("maxima", Verdict::Fail, over.join("; "), Some(advice))
+    }
+
+    /// The bound of what the checks of classes can tell.
+    fn as_far_as(&self) -> &'static str {
+        if self.datapath.ahead.is_empty() { "" } else { ", of the packets that reach weir's programs" }
     }
 
     /// The warnings of sources, but for the loss of a runtime, which a check has.

@@ -1,6 +1,7 @@
 //! The state of the agent and its links in all.
 
 use weir_api::{ClassKind, Status};
+use weir_datapath::engine::describe_ahead;
 use weir_units::BitRate;
 
 use super::unpromised;
@@ -67,6 +68,7 @@ impl Agent {
                 .iter()
                 .map(|e| format!("the host's own traffic is not shared: {e}")),
         );
+        warnings.extend(describe_ahead(&self.datapath.ahead).into_values());
         warnings.extend(self.link.scheduler.engine.kind().warning().map(str::to_owned));
         warnings.extend(self.datapath.pacing_failure.iter().map(|e| format!("sockets are not paced: {e}")));
         warnings.extend(self.datapath.super_packets_failure.clone());

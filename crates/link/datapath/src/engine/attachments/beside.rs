@@ -9,7 +9,11 @@ use weir_netlink::{
     tc::{self, Filter, Hook, Verdict},
 };
 
-use super::{Attachments, EngineError, PREF, repair::Repairs};
+use super::{
+    Attachments, EngineError, PREF,
+    ahead::{before_filters, before_ours},
+    repair::Repairs,
+};
 
 /// A filter's place and its program's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,7 +182,12 @@ impl Attachments {
     pub(super) fn repair_beside(&mut self, link: u32, index: u32, device: &str, repairs: &mut Repairs) {
         for Wanted { spot, .. } in self.wanted_beside(link) {
             match self.netlink.filters(index, spot.hook) {
-                Ok(filters) if filters.iter().any(|f| spot.holds(f)) => {}
+                Ok(filters) if filters.iter().any(|f| spot.holds(f)) => {
+                    if spot == DOWN {
+                        repairs.note_ahead(device, spot.hook, before_filters(index, spot.hook));
+                        repairs.note_ahead(device, spot.hook, before_ours(&filters));
+                    }
+                }
                 Ok(_) => {
                     let back = self
                         .clsact(index, device, spot.hook)

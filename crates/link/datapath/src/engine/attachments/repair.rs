@@ -6,7 +6,11 @@ use std::collections::BTreeMap;
 use nix::errno::Errno;
 use weir_bpf::Wanted;
 
-use super::{Attach, Attachments, EngineError, Hook, MAX_LINKS, PREF, is_ours, ours_at};
+use super::{
+    Ahead, Attach, Attachments, EngineError, Foreign, Hook, MAX_LINKS, PREF,
+    ahead::{at_port, before_filters, before_ours},
+    is_ours,
+};
 
 /// The parts that were damaged and are repaired.
 #[derive(Debug, Default)]
@@ -15,6 +19,8 @@ pub struct Repairs {
     pub devices: Vec<String>,
     /// Maps of the programs, and how many of their entries had been altered, removed, or put there.
     pub entries: Vec<(&'static str, usize)>,
+    /// Programs and filters of others that see packets before weir's. They are in force.
+    pub ahead: Vec<Ahead>,
     /// The first thing that could not be looked at or mended; everything else was.
     pub failure: Option<EngineError>,
 }
@@ -22,6 +28,11 @@ pub struct Repairs {
 impl Repairs {
     pub(super) fn fail(&mut self, error: EngineError) {
         self.failure.get_or_insert(error);
+    }
+
+    /// Notes what runs before weir's at a hook.
+    pub(super) fn note_ahead(&mut self, device: &str, hook: Hook, found: Vec<Foreign>) {
+        self.ahead.extend(found.into_iter().map(|what| Ahead { device: device.to_owned(), hook, what }));
     }
 }
 
@@ -60,12 +71,20 @@ impl Attachments {
         let ports: Vec<(u32, String)> = self.ports.iter().map(|(i, p)| (*i, p.device.clone())).collect();
         for (index, device) in ports {
             let there = match self.how_at(index) {
-                Attach::Tcx => ours_at(index).map(|ids| !ids.is_empty()),
+                Attach::Tcx => at_port(index),
                 Attach::Clsact => match self.netlink.filters(index, Hook::Ingress) {
-                    Ok(filters) => Ok(filters.iter().any(|f| is_ours(f.bpf_name.as_deref()))),
+                    Ok(filters) => {
+                        let mut before = before_filters(index, Hook::Ingress);
+                        before.extend(before_ours(&filters));
+                        Ok((filters.iter().any(|f| is_ours(f.bpf_name.as_deref())), before))
+                    }
                     Err(e) => Err(e.errno().unwrap_or(Errno::EIO)),
                 },
             };
+            let there = there.map(|(is_there, before)| {
+                repairs.note_ahead(&device, Hook::Ingress, before);
+                is_there
+            });
             match there {
                 Ok(true) => {}
                 // The interface went away with its container; the next look at the links tells.
@@ -87,6 +106,8 @@ impl Attachments {
             Ok(filters) => filters,
             Err(e) => return repairs.fail(e.into()),
         };
+        repairs.note_ahead(&device, Hook::Egress, before_filters(index, Hook::Egress));
+        repairs.note_ahead(&device, Hook::Egress, before_ours(&filters));
         if filters.iter().any(|f| f.pref == PREF && is_ours(f.bpf_name.as_deref())) {
             return self.repair_beside(link, index, &device, repairs);
         }
