@@ -1,6 +1,5 @@
 //! The wishes of pods as their cluster knows them, and of namespaces for their group.
 
-use std::collections::BTreeMap;
 
 use weir_api::{Wish, WishPlace};
 use weir_discovery::{Found, Location, Source};
@@ -64,15 +63,6 @@ impl<'a> PodWishes<'a> {
 /// Whether a pod asks for anything.
 pub(super) fn has_wishes(pod: &Pod) -> bool {
     wishes_of(pod).next().is_some()
-}
-
-/// Whether the minimum of a class is one that the cluster's scheduler counts. `key` is that of the direction.
-pub(super) fn is_counted(asked_by: &BTreeMap<&'static str, String>, key: &str) -> bool {
-    let limit = |name: &str| {
-        let (by, key) = (WishPlace::Limit, name.to_owned());
-        Wish { by, key, value: String::new() }.to_string()
-    };
-    asked_by.get(key).is_some_and(|by| *by == limit(EGRESS) || *by == limit(INGRESS))
 }
 
 fn annotated(annotations: &Annotations) -> impl Iterator<Item = Wish> + '_ {
@@ -262,19 +252,5 @@ mod tests {
         assert!(read.remarks.len() <= 10, "{:?}", read.remarks);
         assert!(read.remarks.iter().all(|text| !text.contains(char::is_control)), "{:?}", read.remarks);
         assert!(read.remarks.last().unwrap().starts_with("982 more annotations"), "{:?}", read.remarks);
-    }
-
-    #[test]
-    fn only_a_resource_limit_is_counted_by_the_scheduler() {
-        let mut limited = pod(&[("weir.dev/min", "9mbit")]);
-        let read = |pod: &Pod| {
-            let known = followed(vec![pod.clone()], vec![]);
-            PodWishes::of(&Kubernetes::default(), &known).read(&[], Some(("shop", "web")), false)
-        };
-        assert!(!is_counted(&read(&limited).asked_by, "min"));
-        limited.limits.egress = Some(40);
-        let counted = read(&limited);
-        assert!(is_counted(&counted.asked_by, "min") && !is_counted(&counted.asked_by, "down.min"));
-        assert_eq!(counted.policy.min, Some(BitRate::mbit(40)));
     }
 }

@@ -28,13 +28,11 @@ use tokio::{
     task::JoinHandle,
 };
 
-#[cfg(test)]
-pub(crate) use self::objects::Limits;
 pub(crate) use self::{
     capacity::Published,
     endpoint::{Endpoint, environment},
     followed::Collection,
-    objects::{Annotations, Namespace, Pod},
+    objects::{Annotations, Limits, Namespace, Pod},
     remarks::{Reason, Remark, Remarks},
 };
 use self::{client::Fault, followed::MAX_OBJECTS, kept::Kept};

@@ -109,7 +109,7 @@ pub(crate) struct Limits {
 }
 
 /// A pod of this node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Pod {
     pub(crate) namespace: String,
     pub(crate) name: String,
