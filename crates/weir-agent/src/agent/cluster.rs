@@ -118,7 +118,7 @@ impl Cluster {
         let shares_download = config.link.download.is_some();
         let Some(joined) = &mut self.0 else { return cni.found(shares_download, &PodWishes::default()) };
         let followed = joined.source.followed();
-        let wishes = PodWishes::of(&joined.config, &followed);
+        let wishes = PodWishes::of(config, &joined.config, &followed);
         let mut all = cni.found(shares_download, &wishes);
         let reported = cni.pods();
         let mut taken: BTreeSet<NsId> = all.iter().filter_map(namespace).collect();
@@ -226,8 +226,16 @@ impl Agent {
         }
         let alive: BTreeSet<String> =
             joined.source.followed().pods.all().map(|pod| pod.uid.clone()).collect();
+        while let Some(remark) = joined.source.unwritten() {
+            joined.remarks.take_back(&remark, now);
+        }
         for remark in joined.remarks.due(remarks, &alive, now) {
-            joined.source.event(remark);
+            if let Err(remark) = joined.source.event(remark) {
+                joined.remarks.take_back(&remark, now);
+            }
+        }
+        if !joined.remarks.has_unwritten() {
+            joined.source.no_event_waits();
         }
     }
 
@@ -306,7 +314,7 @@ mod tests {
         assert_eq!(table.entries()[&key].effective.policy.min(), Some(BitRate::mbit(20)));
     }
 
-    /// What a pod asks for, Mbit/s.
+    /// The wishes of a pod, Mbit/s.
     #[derive(Debug, Clone, Copy, Default)]
     struct Asks {
         /// Its namespace, which is a group.
