@@ -41,6 +41,9 @@ pub struct CniAttachment {
     /// The pod's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
+    /// The pod's uid. A pod that is made again under the name of an earlier one has another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
     /// The addresses that the network gave to the interface.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,

@@ -14,8 +14,8 @@ use tokio::{net::UnixStream, time::timeout};
 
 use crate::runtime::Unavailable;
 
-/// The largest answer that is read, bytes: some ten thousand containers in a list.
-pub(crate) const LARGEST: usize = 32 << 20;
+/// The largest answer that is read as a whole, bytes: some ten thousand containers in a list.
+const LARGEST: usize = 32 << 20;
 
 /// The body of an error: Docker calls the text a message, and Incus an error.
 #[derive(Deserialize)]

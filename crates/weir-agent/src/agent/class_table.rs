@@ -201,13 +201,6 @@ impl ClassTable {
         &self.group_wishes
     }
 
-    /// The rate that could be promised without the classes that `leave_out` names.
-    pub(crate) fn free_without(&self, leave_out: impl Fn(&DiscoveredClass) -> bool) -> BitRate {
-        let others: Vec<DiscoveredClass> =
-            self.found.iter().filter(|class| !leave_out(class)).cloned().collect();
-        self.resolve(&self.config, &self.set, &others).reservation.free()
-    }
-
     /// Whether the present classes are known, so that the promises are those in force.
     pub(crate) fn is_settled(&self) -> bool {
         self.awaited == Awaited::Nobody

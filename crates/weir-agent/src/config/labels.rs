@@ -115,10 +115,9 @@ pub(crate) fn grant(config: &Config, found: &Found) -> Granted {
         cut.push("labels weir.down do not count: the download is not shared ([link] download)".to_owned());
         Layer::default()
     };
-    let mut group = found
-        .group
-        .clone()
-        .filter(|group| counts(config, found, ("", "group"), Some(group.clone()), &mut cut));
+    let mut group = found.group.clone().filter(|group| {
+        is_namespace(found, group) || counts(config, found, ("", "group"), Some(group.clone()), &mut cut)
+    });
     cap(config, found, "", &mut layer, &mut cut);
     cap(config, found, "down.", &mut down, &mut cut);
     let is_closed = |name: &String| {
@@ -130,6 +129,16 @@ pub(crate) fn grant(config: &Config, found: &Found) -> Granted {
         cut.push(format!("group {closed} by {place} does not count: [labels] groups does not list it"));
     }
     Granted { layer, down, group, cut }
+}
+
+/// Whether a group is that of a pod's namespace, for which no one asks.
+fn is_namespace(found: &Found, group: &str) -> bool {
+    asked_by(found, "", "group") == Some(by_namespace(group).as_str())
+}
+
+/// The place of a group that is that of a pod's namespace.
+pub(crate) fn by_namespace(namespace: &str) -> String {
+    format!("namespace {namespace}")
 }
 
 /// Whether a label counts: the one of this direction (a prefix) and key.

@@ -27,7 +27,7 @@ use weir_units::chain;
 
 use super::{
     endpoint::Endpoint,
-    followed::{Lines, TooLong},
+    followed::{Line, Lines},
     requests::{Ask, WATCH_SECONDS},
 };
 
@@ -205,7 +205,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// The next lines. `None` at the end.
-    pub(super) async fn next(&mut self) -> Result<Option<Vec<Vec<u8>>>, Fault> {
+    pub(super) async fn next(&mut self) -> Result<Option<Vec<Line>>, Fault> {
         loop {
             let server = || self.server.clone();
             let frame = timeout(WATCH_TIMEOUT, self.body.frame())
@@ -214,10 +214,7 @@ impl Watch {
             let Some(frame) = frame else { return Ok(None) };
             let frame = frame.map_err(|e| Fault::Unreachable { server: server(), why: shown(&chain(&e)) })?;
             let Ok(piece) = frame.into_data() else { continue };
-            let lines = self.lines.push(&piece).map_err(|TooLong| Fault::Garbled {
-                server: server(),
-                why: format!("a change is larger than {} MiB", Lines::LONGEST >> 20),
-            })?;
+            let lines = self.lines.push(&piece);
             if !lines.is_empty() {
                 return Ok(Some(lines));
             }

@@ -8,7 +8,7 @@ use super::{
     Followed,
     client::{Client, Fault, shown},
     endpoint::Endpoint,
-    followed::{Applied, Collection, Page, pause},
+    followed::{Applied, Collection, Line, Page, pause},
     objects::{Namespace, Object, Pod},
     requests::Ask,
 };
@@ -130,7 +130,11 @@ async fn once<T: Task>(
             let known = T::of(followed).0;
             let mut is_changed = false;
             for line in &lines {
-                match known.apply(line) {
+                let applied = match line {
+                    Line::Whole(line) => known.apply(line),
+                    Line::Beginning(line) => known.leave_out(line),
+                };
+                match applied {
                     Applied::Nothing => {}
                     Applied::Changed => is_changed = true,
                     Applied::Expired => end = Some(Fault::Expired),

@@ -1,13 +1,23 @@
 //! A collection of objects that is listed once and followed by its changes. It does no I/O.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
 
-use serde::Deserialize;
+use serde::{
+    Deserialize,
+    de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor},
+};
 
 use super::objects::Object;
+use crate::config::is_name;
 
 /// The most objects that are kept. The default limit of pods of a node is 110.
 pub(super) const MAX_OBJECTS: usize = 4_096;
+/// The most objects that are named as too large.
+const MAX_TOO_LARGE: usize = 16;
 /// The first pause after a failure. Each next one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -27,11 +37,18 @@ pub(crate) struct Collection<T> {
     version: String,
     /// Whether an object was left out for want of room.
     is_full: bool,
+    /// The keys of objects that are left out because of their size.
+    too_large: BTreeSet<String>,
 }
 
 impl<T> Default for Collection<T> {
     fn default() -> Collection<T> {
-        Collection { objects: BTreeMap::new(), version: String::new(), is_full: false }
+        Collection {
+            objects: BTreeMap::new(),
+            version: String::new(),
+            is_full: false,
+            too_large: BTreeSet::new(),
+        }
     }
 }
 
@@ -106,6 +123,11 @@ impl<T: Object> Collection<T> {
         self.is_full
     }
 
+    /// The objects that are left out because of their size.
+    pub(crate) fn too_large(&self) -> impl Iterator<Item = &str> {
+        self.too_large.iter().map(String::as_str)
+    }
+
     pub(super) fn version(&self) -> &str {
         &self.version
     }
@@ -155,6 +177,7 @@ impl<T: Object> Collection<T> {
             return Applied::Failed("a change has no version".to_owned());
         }
         self.version = version;
+        let was_too_large = self.too_large.remove(&key);
         let read = match kind.as_str() {
             "ADDED" | "MODIFIED" => T::read(raw),
             "DELETED" => None,
@@ -167,44 +190,131 @@ impl<T: Object> Collection<T> {
                 self.put(key, object);
                 Applied::Changed
             }
-            None if self.objects.remove(&key).is_some() => Applied::Changed,
+            None if self.objects.remove(&key).is_some() || was_too_large => Applied::Changed,
             None => Applied::Nothing,
         }
     }
+
+    /// Leaves out the object of a change that is too large to be read, by the beginning of its line.
+    pub(super) fn leave_out(&mut self, beginning: &[u8]) -> Applied {
+        let Outline { namespace, name, version } = Outline::read(beginning);
+        if name.is_empty() {
+            let most = Lines::LONGEST >> 20;
+            return Applied::Failed(format!("a change is larger than {most} MiB and names no object"));
+        }
+        if !version.is_empty() {
+            self.version = version;
+        }
+        let key = if namespace.is_empty() { name } else { format!("{namespace}/{name}") };
+        let was_there = self.objects.remove(&key).is_some();
+        let is_news = is_name(&key) && self.too_large.len() < MAX_TOO_LARGE && self.too_large.insert(key);
+        if was_there || is_news { Applied::Changed } else { Applied::Nothing }
+    }
+}
+
+/// The name and the version of an object in the beginning of a line.
+#[derive(Debug, Default)]
+struct Outline {
+    namespace: String,
+    name: String,
+    version: String,
+}
+
+/// Reads a map up to its end or to that of the text. `at` is the path of the map.
+struct OutlineReader<'a> {
+    outline: &'a mut Outline,
+    at: &'a str,
+}
+
+impl Outline {
+    fn read(beginning: &[u8]) -> Outline {
+        let mut outline = Outline::default();
+        let reader = OutlineReader { outline: &mut outline, at: "" };
+        // The text ends in the middle.
+        drop(reader.deserialize(&mut serde_json::Deserializer::from_slice(beginning)));
+        outline
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for OutlineReader<'_> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for OutlineReader<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<String>()? {
+            let outline = &mut *self.outline;
+            match (self.at, key.as_str()) {
+                ("", "object") => map.next_value_seed(OutlineReader { outline, at: "object" })?,
+                ("object", "metadata") => map.next_value_seed(OutlineReader { outline, at: "metadata" })?,
+                ("metadata", "name") => outline.name = map.next_value()?,
+                ("metadata", "namespace") => outline.namespace = map.next_value()?,
+                ("metadata", "resourceVersion") => outline.version = map.next_value()?,
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A line of a watch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Line {
+    Whole(Vec<u8>),
+    /// The beginning of a line beyond the bound. Its rest is skipped.
+    Beginning(Vec<u8>),
 }
 
 /// The lines of an answer that arrives in pieces.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
+    /// The beginning of a line that has not ended.
     bytes: Vec<u8>,
-    /// The part in which no end of a line was found.
-    searched: usize,
+    /// Whether the rest of a line is being skipped.
+    skips: bool,
 }
 
-/// A line is longer than the bound.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooLong;
-
 impl Lines {
-    /// The longest line, bytes. An object has at most 1.5 MiB in the server's store.
+    /// The longest line, bytes. An object has at most 1.5 MiB in the server's store, and six times that in JSON if it
+    /// consists of characters that JSON escapes.
     pub(super) const LONGEST: usize = 4 << 20;
 
-    /// Adds a piece, and returns the lines that it ends.
-    pub(super) fn push(&mut self, piece: &[u8]) -> Result<Vec<Vec<u8>>, TooLong> {
-        self.bytes.extend_from_slice(piece);
+    /// Adds a piece, and returns the lines that it ends, or that it makes too long.
+    pub(super) fn push(&mut self, mut piece: &[u8]) -> Vec<Line> {
         let mut lines = Vec::new();
-        let mut begin = 0;
-        while let Some(length) = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n') {
-            let end = self.searched + length;
-            if end > begin {
-                lines.push(self.bytes[begin..end].to_vec());
+        while let Some(length) = piece.iter().position(|byte| *byte == b'\n') {
+            self.extend(&piece[..length], &mut lines);
+            let whole = std::mem::take(&mut self.bytes);
+            if !std::mem::take(&mut self.skips) && !whole.is_empty() {
+                lines.push(Line::Whole(whole));
             }
-            begin = end + 1;
-            self.searched = begin;
+            piece = &piece[length + 1..];
         }
-        self.bytes.drain(..begin);
-        self.searched = self.bytes.len();
-        if self.bytes.len() > Lines::LONGEST { Err(TooLong) } else { Ok(lines) }
+        self.extend(piece, &mut lines);
+        lines
+    }
+
+    /// Adds a part of a line.
+    fn extend(&mut self, part: &[u8], lines: &mut Vec<Line>) {
+        if self.skips {
+            return;
+        }
+        let room = Lines::LONGEST - self.bytes.len();
+        self.bytes.extend_from_slice(&part[..part.len().min(room)]);
+        if part.len() > room {
+            lines.push(Line::Beginning(std::mem::take(&mut self.bytes)));
+            self.skips = true;
+        }
     }
 }
 
@@ -301,13 +411,44 @@ mod tests {
     }
 
     #[test]
-    fn a_line_beyond_the_bound_is_refused() {
+    fn a_line_beyond_the_bound_is_cut_and_the_next_one_is_whole() {
+        let whole = |text: &str| Line::Whole(text.as_bytes().to_vec());
         let mut lines = Lines::default();
-        assert_eq!(lines.push(b"ab\n\ncd\ne"), Ok(vec![b"ab".to_vec(), b"cd".to_vec()]));
+        assert_eq!(lines.push(b"ab\n\ncd\ne"), [whole("ab"), whole("cd")]);
         let piece = vec![b'x'; 1 << 20];
-        let pushed: Vec<_> = (0..5).map(|_| lines.push(&piece)).collect();
-        assert_eq!(pushed[..3], [Ok(vec![]), Ok(vec![]), Ok(vec![])]);
-        assert_eq!(pushed[3], Err(TooLong));
+        let pushed: Vec<usize> = (0..7).map(|_| lines.push(&piece).len()).collect();
+        assert_eq!((pushed, lines.bytes.len()), (vec![0, 0, 0, 1, 0, 0, 0], 0));
+        assert_eq!(lines.push(b"x\nfg\n"), [whole("fg")]);
+        let long = [piece.repeat(5), b"\nh\n".to_vec()].concat();
+        assert_eq!(lines.push(&long), [Line::Beginning(piece.repeat(4)), whole("h")]);
+    }
+
+    #[test]
+    fn an_object_whose_change_is_too_large_is_left_out_by_name() {
+        let mut pods = listed();
+        let mut huge = pod("a", "8", "1");
+        huge["spec"] = json!({ "text": "x".repeat(100) });
+        let line = line("MODIFIED", &huge);
+        let cut = line.windows(3).position(|three| three == b"xxx").unwrap() + 9;
+        assert_eq!(pods.leave_out(&line[..cut]), Applied::Changed);
+        assert_eq!((pods.len(), pods.version(), pods.get("shop/a")), (1, "8", None));
+        assert_eq!(pods.too_large().collect::<Vec<_>>(), ["shop/a"]);
+        assert_eq!(pods.leave_out(&line[..cut]), Applied::Nothing);
+        for odd in [
+            &b""[..],
+            b"{\"object\":{\"metadata\":",
+            b"{\"object\":[",
+            b"\xff",
+            b"{\"object\":{\"metadata\":7",
+        ] {
+            assert!(matches!(pods.leave_out(odd), Applied::Failed(_)), "{odd:?}");
+        }
+        assert_eq!(pods.apply(&super::tests::line("DELETED", &pod("a", "9", "1"))), Applied::Changed);
+        assert_eq!(pods.too_large().count(), 0);
+        for n in 0..100 {
+            pods.leave_out(&super::tests::line("MODIFIED", &pod(&format!("p{n}"), "10", "1")));
+        }
+        assert_eq!(pods.too_large().count(), MAX_TOO_LARGE);
     }
 
     proptest! {
@@ -319,11 +460,12 @@ mod tests {
             let mut read = Vec::new();
             let mut begin = 0;
             for end in cuts.into_iter().chain([text.len()]) {
-                read.extend(lines.push(&text.as_bytes()[begin..end]).unwrap());
+                read.extend(lines.push(&text.as_bytes()[begin..end]));
                 begin = end;
             }
             let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-            let want: Vec<Vec<u8>> = whole.split('\n').filter(|l| !l.is_empty()).map(|l| l.as_bytes().to_vec()).collect();
+            let want: Vec<Line> =
+                whole.split('\n').filter(|l| !l.is_empty()).map(|l| Line::Whole(l.as_bytes().to_vec())).collect();
             prop_assert_eq!(read, want);
         }
     }

@@ -128,8 +128,11 @@ mod tests {
         let path = dir.path().join("kubernetes.json");
         let mut kept = Kept::at(path.clone(), &endpoint("edge-1"));
         assert_eq!(kept.read(), Followed::default());
-        let annotations =
-            Annotations { kept: [("weir.dev/max".to_owned(), "5mbit".to_owned())].into(), left_out: 2 };
+        let annotations = Annotations {
+            kept: [("weir.dev/max".to_owned(), "5mbit".to_owned())].into(),
+            left_out: 2,
+            is_static: true,
+        };
         let pod = Pod {
             namespace: "shop".into(),
             name: "web".into(),

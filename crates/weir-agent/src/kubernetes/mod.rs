@@ -28,16 +28,18 @@ use tokio::{
     task::JoinHandle,
 };
 
-#[cfg(test)]
-pub(crate) use self::objects::Limits;
 pub(crate) use self::{
     capacity::Published,
     endpoint::{Endpoint, environment},
     followed::Collection,
-    objects::{Annotations, Namespace, Pod},
+    objects::{Annotations, Limits, Namespace, Pod},
     remarks::{Reason, Remark, Remarks},
 };
-use self::{client::Fault, followed::MAX_OBJECTS, kept::Kept};
+use self::{
+    client::Fault,
+    followed::{Lines, MAX_OBJECTS},
+    kept::Kept,
+};
 use crate::config::Kubernetes;
 
 /// The most events that wait to be written.
@@ -67,6 +69,12 @@ impl Followed {
                 faults.push(format!("some {what} are left out: the agent keeps {MAX_OBJECTS} at most"));
             }
         }
+        let mut add_large = |what: &str, key: &str| {
+            let most = Lines::LONGEST >> 20;
+            faults.push(format!("{what} {key} is left out: a change of it is larger than {most} MiB"));
+        };
+        self.pods.too_large().for_each(|key| add_large("pod", key));
+        self.namespaces.too_large().for_each(|key| add_large("namespace", key));
         faults
     }
 
@@ -89,8 +97,10 @@ pub(crate) struct Source {
     followed: watch::Receiver<Followed>,
     resources: watch::Sender<Resources>,
     events: mpsc::Sender<Remark>,
+    /// The remarks that could not be written. As many come back as were handed out.
+    unwritten: mpsc::UnboundedReceiver<Remark>,
     /// The reason if the last write of a kind failed: the node's status, an event.
-    write_faults: watch::Receiver<[Option<Fault>; 2]>,
+    write_faults: watch::Sender<[Option<Fault>; 2]>,
     kept: Kept,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -108,18 +118,24 @@ impl Source {
         let (sender, followed) = watch::channel(kept.read());
         let (resources, wanted) = watch::channel(Resources::default());
         let (events, waiting) = mpsc::channel(MAX_WAITING);
-        let (faults, write_faults) = watch::channel([None, None]);
+        let (gives_back, unwritten) = mpsc::unbounded_channel();
+        let write_faults = watch::Sender::new([None, None]);
         let mut tasks = vec![tokio::spawn(follow::follow::<Pod>(endpoint.clone(), sender.clone()))];
         if config.namespace_groups {
             tasks.push(tokio::spawn(follow::follow::<Namespace>(endpoint.clone(), sender)));
         }
         if config.publish {
-            tasks.push(tokio::spawn(write::keep_status(endpoint.clone(), wanted, faults.clone())));
+            tasks.push(tokio::spawn(write::keep_status(endpoint.clone(), wanted, write_faults.clone())));
         }
         if config.events {
-            tasks.push(tokio::spawn(write::write_events(endpoint.clone(), waiting, faults)));
+            tasks.push(tokio::spawn(write::write_events(
+                endpoint.clone(),
+                waiting,
+                gives_back,
+                write_faults.clone(),
+            )));
         }
-        Source { endpoint, followed, resources, events, write_faults, kept, tasks }
+        Source { endpoint, followed, resources, events, unwritten, write_faults, kept, tasks }
     }
 
     /// `kubernetes at https://10.0.0.1:6443`.
@@ -169,10 +185,18 @@ impl Source {
         });
     }
 
-    /// Has a pod get an event. While too many wait, it is left out.
-    pub(crate) fn event(&self, remark: Remark) {
-        if let Err(e) = self.events.try_send(remark) {
-            tracing::debug!("an event of a pod is left out: {e}");
-        }
+    /// Has a pod get an event. While too many wait, the remark comes back at once.
+    pub(crate) fn event(&self, remark: Remark) -> Result<(), Remark> {
+        self.events.try_send(remark).map_err(mpsc::error::TrySendError::into_inner)
+    }
+
+    /// The next remark that could not be written, if there is one.
+    pub(crate) fn unwritten(&mut self) -> Option<Remark> {
+        self.unwritten.try_recv().ok()
+    }
+
+    /// Forgets that an event could not be written, as none is to be written any more.
+    pub(crate) fn no_event_waits(&self) {
+        self.write_faults.send_if_modified(|faults| faults[1].take().is_some());
     }
 }

@@ -14,6 +14,9 @@ const MAX_VALUE: usize = 512;
 /// The most unknown annotations `weir.dev/...` that are kept, to be named in remarks.
 const MAX_UNKNOWN: usize = 16;
 
+/// The annotation of the server's copy of a static pod.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// The annotations that weir reads.
 pub(crate) const KNOWN: [&str; 9] = [
     "kubernetes.io/egress-bandwidth",
@@ -33,10 +36,14 @@ pub(crate) struct Annotations {
     pub(crate) kept: BTreeMap<String, String>,
     /// The number of further annotations `weir.dev/...` that were not kept.
     pub(crate) left_out: usize,
+    /// Whether they are those of a static pod. The kubelet gives such a pod another uid than the server.
+    #[serde(default)]
+    pub(crate) is_static: bool,
 }
 
 impl Annotations {
     fn add(&mut self, key: String, value: String) {
+        self.is_static |= key == MIRROR;
         let is_known = KNOWN.contains(&key.as_str());
         if !is_known && !key.starts_with("weir.dev/") {
             return;
@@ -109,7 +116,7 @@ pub(crate) struct Limits {
 }
 
 /// A pod of this node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Pod {
     pub(crate) namespace: String,
     pub(crate) name: String,

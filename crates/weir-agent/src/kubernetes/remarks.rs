@@ -15,6 +15,8 @@ const PAUSE: Duration = Duration::from_secs(600);
 /// The most events at once, and the time after which one more may be written.
 const BURST: u32 = 20;
 const REFILL: Duration = Duration::from_secs(3);
+/// The pause before a text that could not be written is handed out again.
+const RETRY_PAUSE: Duration = Duration::from_secs(10);
 /// The longest text of an event, bytes.
 const LONGEST: usize = 1_000;
 
@@ -52,8 +54,10 @@ struct Said {
     text: String,
     /// Since when the text holds.
     since: Instant,
-    /// The last text that became an event, and when.
+    /// The last text that was handed out and not taken back, and when.
     written: Option<(String, Instant)>,
+    /// The moment from which a text that was taken back is handed out again.
+    retry: Option<Instant>,
 }
 
 /// The remarks that hold, and those that were written.
@@ -100,13 +104,14 @@ impl Remarks {
         for (key, said) in &mut self.said {
             if !held.contains(key) {
                 said.text.clear();
+                said.retry = None;
             }
         }
         let mut due = Vec::new();
         for mut remark in holding {
             remark.text = cut(remark.text);
             let key = (remark.uid.clone(), remark.reason);
-            let fresh = || Said { text: String::new(), since: now, written: None };
+            let fresh = || Said { text: String::new(), since: now, written: None, retry: None };
             let said = self.said.entry(key).or_insert_with(fresh);
             if said.text != remark.text {
                 said.text.clone_from(&remark.text);
@@ -116,13 +121,30 @@ impl Remarks {
                 .written
                 .as_ref()
                 .is_none_or(|(text, at)| *text != remark.text && now.since(*at) >= PAUSE);
-            if is_new && now.since(said.since) >= HOLDS_AFTER && self.free > 0 {
+            let is_time = said.retry.is_none_or(|retry| now >= retry);
+            if is_new && is_time && now.since(said.since) >= HOLDS_AFTER && self.free > 0 {
                 self.free -= 1;
+                said.retry = None;
                 said.written = Some((remark.text.clone(), now));
                 due.push(remark);
             }
         }
         due
+    }
+
+    /// Takes a text back that could not be written. It is handed out again if it still holds.
+    pub(crate) fn take_back(&mut self, remark: &Remark, now: Instant) {
+        if let Some(said) = self.said.get_mut(&(remark.uid.clone(), remark.reason))
+            && said.written.as_ref().is_some_and(|(text, _)| *text == remark.text)
+        {
+            said.written = None;
+            said.retry = Some(Instant(now.0 + RETRY_PAUSE));
+        }
+    }
+
+    /// Whether a text waits that could not be written.
+    pub(crate) fn has_unwritten(&self) -> bool {
+        self.said.values().any(|said| said.retry.is_some())
     }
 }
 
@@ -156,6 +178,27 @@ mod tests {
         assert_eq!(due(20, "6mbit are free"), 0, "a figure that changes is no news");
         assert_eq!(due(606, "6mbit are free"), 1, "but is after 10 minutes");
         assert_eq!(due(2_000, "6mbit are free"), 0);
+    }
+
+    #[test]
+    fn a_text_that_was_not_written_is_handed_out_while_it_holds() {
+        let alive: BTreeSet<String> = ["a".to_owned()].into();
+        let mut remarks = Remarks::default();
+        let full = || vec![remark("a", Reason::NotEnforced, "5mbit are free")];
+        assert_eq!(remarks.due(full(), &alive, at(0)), []);
+        for s in [3, 13, 23] {
+            assert_eq!(remarks.due(full(), &alive, at(s)).len(), 1, "{s}");
+            assert!(!remarks.has_unwritten());
+            remarks.take_back(&full()[0], at(s));
+            assert!(remarks.has_unwritten());
+            assert_eq!(remarks.due(full(), &alive, at(s + 9)), [], "the server has a pause");
+        }
+        // It no longer holds, so nothing waits.
+        assert_eq!(remarks.due(vec![], &alive, at(33)), []);
+        assert!(!remarks.has_unwritten());
+        assert_eq!(remarks.due(full(), &alive, at(40)), []);
+        assert_eq!(remarks.due(full(), &alive, at(43)).len(), 1);
+        assert_eq!(remarks.due(full(), &alive, at(60)), [], "it is written");
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The manifests grant what the agent asks for and no more, and the chart renders the plain manifests.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+};
 
 use super::requests;
 
@@ -103,10 +106,36 @@ fn the_chart_renders_the_plain_manifests() {
     assert!(plain[0].contains("kind: Namespace\n"));
     // Helm makes the namespace itself.
     assert_eq!(documents(&render(&values())), plain[1..]);
-    let mut with_plugin = values();
-    with_plugin.insert("cni.install".to_owned(), "true".to_owned());
-    let rendered = render(&with_plugin);
-    assert!(rendered.contains("command: [\"cp\", ") && rendered.contains("path: /opt/cni/bin\n"));
+    assert!(with_plugin().contains("path: /opt/cni/bin\n"));
+}
+
+/// The chart with the plugin.
+fn with_plugin() -> String {
+    let mut values = values();
+    values.insert("cni.install".to_owned(), "true".to_owned());
+    render(&values)
+}
+
+/// A file that runs cannot be written over, and a runtime may run half a file.
+#[test]
+fn the_plugin_is_replaced_while_a_runtime_runs_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let installed = dir.path().join("weir");
+    std::fs::copy("/bin/sleep", &installed).unwrap();
+    let mut plugin = Command::new(&installed).arg("10").spawn().unwrap();
+    let rendered = with_plugin();
+    let command = rendered.lines().find_map(|line| list(line, "command: ")).unwrap();
+    let place = |text: &String| {
+        let text = text.replace("/usr/local/bin/weir", "/bin/true");
+        text.replace("/host/cni/bin", dir.path().to_str().unwrap())
+    };
+    let command: Vec<String> = command.iter().map(place).collect();
+    let status = Command::new(&command[0]).args(&command[1..]).status().unwrap();
+    plugin.kill().unwrap();
+    plugin.wait().unwrap();
+    assert!(status.success(), "{command:?}");
+    assert_eq!(std::fs::read(&installed).unwrap(), std::fs::read("/bin/true").unwrap());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left there");
 }
 
 #[test]

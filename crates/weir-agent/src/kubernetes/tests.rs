@@ -198,6 +198,30 @@ async fn a_list_that_is_too_large_is_read_in_smaller_pages() {
     assert!(server.requests().iter().any(|r| r.path.contains("limit=1&continue=")));
 }
 
+/// A tenant's pod can be larger in JSON than in the server's store.
+#[tokio::test]
+async fn a_huge_pod_is_left_out_and_no_other_change_waits() {
+    let (server, dir) = (ApiServer::start(), tempfile::tempdir().unwrap());
+    server.put("pods", max("5mbit"));
+    server.put("pods", pod(NODE, "evil", "huge", &[]));
+    let source = open(&server, dir.path(), &Kubernetes::default());
+    until("list", || source.followed().pods.len() == 2).await;
+    let mut huge = pod(NODE, "evil", "huge", &[]);
+    huge["spec"]["text"] = json!("x".repeat(5 << 20));
+    let is_told = || source.faults() == ["pod evil/huge is left out: a change of it is larger than 4 MiB"];
+    for n in 1..6 {
+        server.put("pods", huge.clone());
+        server.put("pods", max(&format!("{n}mbit")));
+        until("change", || has_max(&source, &format!("{n}mbit"))).await;
+        assert!(is_told(), "{:?}", source.faults());
+    }
+    assert_eq!(source.followed().pods.len(), 1);
+    let lists = server.requests().iter().filter(|r| r.path.contains("limit=")).count();
+    assert_eq!(lists, 1, "the watch goes on");
+    server.put("pods", pod(NODE, "evil", "huge", &[]));
+    until("small again", || source.followed().pods.len() == 2 && source.faults().is_empty()).await;
+}
+
 #[tokio::test]
 async fn an_agent_that_starts_without_the_server_has_the_last_pods() {
     let (server, dir) = (ApiServer::start(), tempfile::tempdir().unwrap());
@@ -236,32 +260,49 @@ async fn the_nodes_status_has_what_is_unreserved_and_keeps_it() {
     until("again", || server.node_status()["allocatable"] == both("90", "0")).await;
 }
 
+fn remark(name: &str) -> Remark {
+    let (namespace, name, uid) = ("shop".to_owned(), name.to_owned(), format!("u-{name}"));
+    Remark { namespace, name, uid, reason: Reason::Ignored, text: "weight x is ignored".into() }
+}
+
 #[tokio::test]
-async fn an_event_reaches_the_pods_namespace_after_a_failure() {
+async fn an_event_that_cannot_be_written_comes_back_and_is_told() {
     let (server, dir) = (ApiServer::start(), tempfile::tempdir().unwrap());
-    server.behave(Manner::Refusing(503));
-    let source = open(&server, dir.path(), &Kubernetes { publish: false, ..Kubernetes::default() });
-    let (namespace, name, uid) = ("shop".to_owned(), "web".to_owned(), "u-1".to_owned());
-    source.event(Remark {
-        namespace,
-        name,
-        uid,
-        reason: Reason::Ignored,
-        text: "weight x is ignored".into(),
-    });
-    until("fault", || source.faults().iter().any(|why| why.starts_with("events of pods cannot be written")))
+    let mut source = open(&server, dir.path(), &Kubernetes { publish: false, ..Kubernetes::default() });
+    let is_told = |source: &Source| {
+        source.faults().iter().any(|why| why.starts_with("events of pods cannot be written"))
+    };
+    for manner in [Manner::Refusing(503), Manner::Away] {
+        server.behave(manner);
+        source.event(remark("web")).unwrap();
+        let mut back = None;
+        until("back", || {
+            back = source.unwritten();
+            back.is_some()
+        })
         .await;
+        assert_eq!(back, Some(remark("web")), "{manner:?}");
+        until("fault", || is_told(&source)).await;
+    }
     server.behave(Manner::Well);
+    source.event(remark("web")).unwrap();
     until("event", || server.events().len() == 1).await;
     assert_eq!(server.events()[0]["involvedObject"]["name"], "web");
     until("no fault", || source.faults().is_empty()).await;
+    // The namespace is being removed.
+    server.behave(Manner::Refusing(404));
+    source.event(remark("web")).unwrap();
+    sleep(Duration::from_millis(500)).await;
+    assert!(source.unwritten().is_none() && !is_told(&source));
+    server.behave(Manner::Refusing(500));
+    source.event(remark("web")).unwrap();
+    until("fault", || is_told(&source)).await;
+    source.no_event_waits();
+    assert!(!is_told(&source), "nothing is to be written");
     // A burst that the server cannot take is bounded.
     server.behave(Manner::Slow(SOON));
-    for n in 0..1_000 {
-        let (namespace, name, uid) = ("shop".to_owned(), format!("p{n}"), n.to_string());
-        source.event(Remark { namespace, name, uid, reason: Reason::Ignored, text: "x".into() });
-    }
-    assert!(source.events.capacity() == 0);
+    let refused = (0..1_000).filter(|n| source.event(remark(&n.to_string())).is_err()).count();
+    assert!(refused >= 1_000 - MAX_WAITING - 1 && source.events.capacity() == 0, "{refused}");
 }
 
 /// The path of the events names the pod's namespace.
@@ -271,8 +312,7 @@ async fn requests_need_no_right_beyond_the_documented_ones() {
     server.put("namespaces", namespace("shop", &[("weir.dev/weight", "4")]));
     let source = open(&server, dir.path(), &config());
     source.publish(Resources { egress: Some(1), ingress: None });
-    let (namespace, name, uid) = ("shop".to_owned(), "web".to_owned(), "u-1".to_owned());
-    source.event(Remark { namespace, name, uid, reason: Reason::Ignored, text: "x".into() });
+    source.event(remark("web")).unwrap();
     let asked = |method: &str, begin: &str| {
         server.requests().iter().any(|r| r.method == method && r.path.starts_with(begin))
     };

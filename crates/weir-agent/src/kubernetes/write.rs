@@ -6,10 +6,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{
     sync::{
-        mpsc,
+        mpsc::{self, UnboundedSender},
         watch::{Receiver, Sender},
     },
-    time::{sleep, timeout},
+    time::timeout,
 };
 use weir_units::Utc;
 
@@ -28,8 +28,6 @@ pub(super) const INGRESS: &str = "weir.dev/ingress-mbit";
 /// The interval between two looks at the node's status. A node that is registered again has no such resource, and a
 /// kubelet may set it to zero. No pod that asks for bandwidth is placed there meanwhile.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// The attempts at one event.
-const ATTEMPTS: u32 = 3;
 
 /// A node's status as far as it is used.
 #[derive(Debug, Default, Deserialize)]
@@ -122,33 +120,40 @@ fn event(remark: &Remark, node: &str, now: Utc) -> Value {
     })
 }
 
-/// Writes events one after the other.
+/// Writes events one after the other. Those that cannot be written are given back.
 pub(super) async fn write_events(
     endpoint: Endpoint,
     mut waiting: mpsc::Receiver<Remark>,
+    unwritten: UnboundedSender<Remark>,
     faults: Sender<[Option<Fault>; 2]>,
 ) {
     while let Some(remark) = waiting.recv().await {
-        for attempt in 1..=ATTEMPTS {
-            let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-            let now = Utc::from_millis(i64::try_from(now.as_millis()).unwrap_or(i64::MAX));
-            let body = event(&remark, &endpoint.node, now);
-            let ask = Ask::CreateEvent { namespace: remark.namespace.clone(), body };
-            let written = match Client::open(&endpoint) {
-                Ok(client) => client.ask::<Value>(&ask).await,
-                Err(why) => Err(why),
-            };
-            let fault = written.err();
-            let is_over = fault.is_none();
+        let fault = match write_event(&endpoint, &remark).await {
+            Ok(()) => None,
             // A namespace that is being removed takes no event.
-            let is_refused = matches!(&fault, Some(Fault::Refused { status: 404 | 409, .. }));
-            faults.send_modify(|faults| faults[1] = fault.filter(|_| !is_refused));
-            if is_over || is_refused {
-                break;
+            Err(Fault::Refused { status: 404 | 409, .. }) => None,
+            Err(why) => Some(why),
+        };
+        if let Some(why) = &fault {
+            drop(unwritten.send(remark));
+            // A server that does not answer has no answer for the others either.
+            while !matches!(why, Fault::Refused { .. })
+                && let Ok(remark) = waiting.try_recv()
+            {
+                drop(unwritten.send(remark));
             }
-            sleep(pause(attempt, fastrand::f64())).await;
         }
+        faults.send_modify(|faults| faults[1] = fault);
     }
+}
+
+async fn write_event(endpoint: &Endpoint, remark: &Remark) -> Result<(), Fault> {
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let now = Utc::from_millis(i64::try_from(now.as_millis()).unwrap_or(i64::MAX));
+    let body = event(remark, &endpoint.node, now);
+    let ask = Ask::CreateEvent { namespace: remark.namespace.clone(), body };
+    let _: Value = Client::open(endpoint)?.ask(&ask).await?;
+    Ok(())
 }
 
 #[cfg(test)]

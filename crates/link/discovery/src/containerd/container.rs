@@ -19,6 +19,8 @@ const KUBERNETES: &str = "k8s.io";
 const DEFAULT: &str = "default";
 /// containerd's namespace of dockerd, which tells more of its containers.
 const DOCKER: &str = "moby";
+/// The label by which containerd's CRI plugin tells a pod's sandbox from its containers.
+pub(super) const KIND: &str = "io.cri-containerd.kind";
 /// The largest specification that is read, bytes.
 const MAX_SPEC: usize = 4 << 20;
 /// The longest name of a container that becomes the name of a class, bytes.
@@ -131,7 +133,7 @@ fn spec(told: &Told) -> Spec {
 }
 
 /// The name of a container's class: `NAMESPACE/POD` of a pod, nerdctl's name, or the id. In containerd's other
-/// namespaces the namespace stands behind it.
+/// namespaces the namespace stands behind it. The labels of a pod are its author's, so a pod never has nerdctl's name.
 fn name(namespace: &str, told: &Told) -> String {
     let is_word = |word: &str| {
         let ok = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
@@ -143,7 +145,9 @@ fn name(namespace: &str, told: &Told) -> String {
         (KUBERNETES, (Some(of), Some(pod))) if of.len() + pod.len() < 255 => return format!("{of}/{pod}"),
         _ => {}
     }
-    let name = label("nerdctl/name").unwrap_or(&told.id);
+    let is_pods = |key: &String| key == KIND || key.starts_with("io.kubernetes.pod.");
+    let own = label("nerdctl/name").filter(|_| !told.labels.keys().any(is_pods));
+    let name = own.unwrap_or(&told.id);
     match namespace {
         DEFAULT | KUBERNETES => name.to_owned(),
         other => format!("{name}@{other}"),
@@ -159,7 +163,7 @@ impl Entry {
         inherited: Result<&Inherited, String>,
         node: &Node,
     ) -> Entry {
-        let is = |kind: &str| told.labels.get("io.cri-containerd.kind").is_some_and(|is| is == kind);
+        let is = |kind: &str| told.labels.get(KIND).is_some_and(|is| is == kind);
         if namespace == KUBERNETES && is("container") {
             return Entry::InPod;
         }
@@ -187,6 +191,7 @@ impl Entry {
             Err(why) => FromImage::Unknown(why),
         };
         let (policy, group, bad) = labels::parse(&labels);
+        let labels = labels.into_iter().filter(|(key, _)| labels::is_ours(key)).collect();
         let found = Box::new(Found {
             name,
             source: Source::Containerd,
@@ -298,6 +303,21 @@ mod tests {
         let divided = class("k8s.io", told("c10", &pod, "{}"), 10);
         let cgroup = "/kubepods.slice/kubepods-podU.slice".into();
         assert_eq!(divided.location, Location::HostNetwork { cgroup, pid: 10 });
+    }
+
+    /// The kubelet copies the labels of a pod into those of its sandbox.
+    #[test]
+    fn a_pod_never_has_the_name_of_an_operators_class() {
+        let long = "p".repeat(201);
+        let pod = [
+            (KIND, "sandbox"),
+            ("io.kubernetes.pod.namespace", "shop"),
+            ("io.kubernetes.pod.name", long.as_str()),
+            ("nerdctl/name", "web"),
+        ];
+        assert_eq!(class("k8s.io", told("c7", &pod, "{}"), 7).name, "c7");
+        assert_eq!(class("other", told("c7", &pod[1..], "{}"), 7).name, "c7@other");
+        assert_eq!(class("k8s.io", told("c7", &pod[3..], "{}"), 7).name, "web", "a container of nerdctl");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{future::Future, path::Path, pin::Pin};
 
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::{
     HeaderMap, Request, Response,
     body::{Bytes, Incoming},
@@ -15,7 +15,7 @@ use weir_units::chain;
 
 use super::Unavailable;
 
-/// The largest answer that is read, bytes: some ten thousand containers in a list.
+/// The largest answer that is read, bytes. containerd sends no message above 16 MiB unless it is configured to.
 const LARGEST: usize = 32 << 20;
 /// The largest message of a stream, bytes. containerd sends none above 16 MiB.
 const LARGEST_OF_STREAM: usize = 16 << 20;
@@ -102,7 +102,9 @@ impl Client {
         let answer = self.send(method, namespace, question).await?.await.map_err(|e| broken(chain(&e)))?;
         refusal(method, answer.headers())?;
         let read = Limited::new(answer.into_body(), LARGEST).collect().await;
-        let read = read.map_err(|e| broken(e.to_string()))?;
+        let read = read.map_err(|e| {
+            if e.is::<LengthLimitError>() { Unavailable::TooLarge { method } } else { broken(e.to_string()) }
+        })?;
         read.trailers().map_or(Ok(()), |trailers| refusal(method, trailers))?;
         Ok(read.to_bytes())
     }

@@ -49,6 +49,12 @@ pub enum Unavailable {
         /// Its reason.
         said: String,
     },
+    /// Its answer is larger than weir reads.
+    #[error("containerd's answer to {method} is too large")]
+    TooLarge {
+        /// Which call.
+        method: &'static str,
+    },
     /// It answered something else.
     #[error("containerd does not answer {method}: {why}")]
     Broken {
@@ -69,6 +75,15 @@ impl Unavailable {
     /// Whether containerd knows no such thing (gRPC's status 5).
     fn is_unknown(&self) -> bool {
         matches!(self, Unavailable::Refused { status, .. } if status == "5")
+    }
+
+    /// Whether an answer is larger than containerd sends (gRPC's status 8) or weir reads.
+    fn is_too_large(&self) -> bool {
+        match self {
+            Unavailable::TooLarge { .. } => true,
+            Unavailable::Refused { status, .. } => status == "8",
+            _ => false,
+        }
     }
 
     /// Whether the shim of a container did not answer containerd (gRPC's status 2, 4 or 14).

@@ -20,7 +20,7 @@ use tokio::{
 
 use super::{
     Client, List, Nothing, Unavailable,
-    container::{Any, Entry, Inherited, Labels, Told, inherited, is_dockers, wishes},
+    container::{Any, Entry, Inherited, KIND, Labels, Told, inherited, is_dockers, wishes},
     grpc::Stream,
     image_labels, namespaces,
     task::{ById, GET_TASK, One, Process, Task, Verdict, judge, task},
@@ -54,6 +54,7 @@ const TASK_TIMEOUT: Duration = Duration::from_secs(3);
 
 const LIST_TASKS: &str = "containerd.services.tasks.v1.Tasks/List";
 const LIST_CONTAINERS: &str = "containerd.services.containers.v1.Containers/List";
+const GET_CONTAINER: &str = "containerd.services.containers.v1.Containers/Get";
 
 /// How to follow containerd.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,10 +110,18 @@ fn watch_on(options: Options, node: Node) -> Watcher {
     Watcher::new(Source::Containerd, socket, snapshots, Arc::default(), tokio::spawn(watch.run()))
 }
 
+/// The question for events, or for containers.
 #[derive(Clone, PartialEq, Message)]
-struct Subscribe {
+struct Filters {
     #[prost(string, repeated, tag = "1")]
     filters: Vec<String>,
+}
+
+/// A container in a list. All else of it is skipped.
+#[derive(Clone, PartialEq, Message)]
+struct Listed {
+    #[prost(string, tag = "1")]
+    id: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -168,7 +177,7 @@ impl Watch {
             .map_err(|_| Unavailable::TimedOut(limit))??;
         let filters = TOPICS.map(|topic| format!("topic=={topic:?}")).to_vec();
         let mut events =
-            client.follow("containerd.services.events.v1.Events/Subscribe", &Subscribe { filters }).await?;
+            client.follow("containerd.services.events.v1.Events/Subscribe", &Filters { filters }).await?;
         // containerd may be another one, which answers.
         self.doubtful.clear();
         self.asks_singly = false;
@@ -233,32 +242,26 @@ impl Watch {
         Ok(changed)
     }
 
-    /// Reads all containers of all namespaces.
+    /// Reads all containers of all namespaces that have a task, or had one.
     async fn list(&mut self, client: &mut Client) -> Result<(), Unavailable> {
         let mut listed = BTreeSet::new();
         let limit = self.options.time_limit;
         let late = |_| Unavailable::TimedOut(limit);
         let namespaces = timeout(limit, namespaces(client)).await.map_err(late)??;
         for namespace in namespaces.into_iter().filter(|name| !is_dockers(name)) {
-            let tasks = self.list_tasks(client, &namespace).await?;
-            let mut known = self.entries.keys().chain(self.inherited.keys());
-            if tasks.as_ref().is_some_and(BTreeMap::is_empty) && !known.any(|(known, _)| *known == namespace)
-            {
-                continue;
-            }
-            let containers: List<Told> =
-                timeout(limit, client.call(LIST_CONTAINERS, &namespace, &Nothing {}))
-                    .await
-                    .map_err(late)??;
-            let (tasks, asked) = match tasks {
+            let (tasks, asked) = match self.list_tasks(client, &namespace).await? {
                 Some(tasks) => (tasks, LIST_TASKS),
-                None => (self.ask_singly(client, &namespace, &containers.entries).await?, GET_TASK),
+                None => {
+                    let ids = timeout(limit, self.ids(client, &namespace)).await.map_err(late)??;
+                    (self.ask_singly(client, &namespace, ids).await?, GET_TASK)
+                }
             };
-            for told in containers.entries {
-                let task = tasks.get(&told.id).copied().unwrap_or(Task::Unlisted);
-                let key = (namespace.clone(), told.id.clone());
+            let ids: BTreeSet<String> = tasks.keys().cloned().chain(self.known(&namespace)).collect();
+            for id in ids {
+                let task = tasks.get(&id).copied().unwrap_or(Task::Unlisted);
+                let key = (namespace.clone(), id);
                 listed.insert(key.clone());
-                timeout(limit, self.take(client, key, (task, asked), told)).await.map_err(late)??;
+                timeout(limit, self.look(client, key, (task, asked))).await.map_err(late)??;
             }
         }
         self.entries.retain(|key, _| listed.contains(key));
@@ -267,6 +270,22 @@ impl Watch {
         let is_any_unknown = self.unknown().next().is_some();
         self.asks_singly &= is_any_unknown;
         Ok(())
+    }
+
+    /// The known containers of a namespace.
+    fn known(&self, namespace: &str) -> Vec<String> {
+        let keys = self.entries.keys().chain(self.doubtful.keys()).chain(self.inherited.keys());
+        keys.filter(|(of, _)| of == namespace).map(|(_, id)| id.clone()).collect()
+    }
+
+    /// The containers of a namespace that are no containers in a pod. If the specifications are more than one answer
+    /// holds, only known ones are told: an event tells of another.
+    async fn ids(&self, client: &mut Client, namespace: &str) -> Result<Vec<String>, Unavailable> {
+        let outside_pods = Filters { filters: vec![format!("labels.{KIND:?}!=container")] };
+        match client.call::<List<Listed>>(LIST_CONTAINERS, namespace, &outside_pods).await {
+            Err(why) if why.is_too_large() => Ok(self.known(namespace)),
+            listed => Ok(listed?.entries.into_iter().map(|listed| listed.id).collect()),
+        }
     }
 
     /// The states of all tasks of a namespace, by container. `None` if the tasks are to be asked about one by one.
@@ -296,10 +315,10 @@ impl Watch {
         &self,
         client: &Client,
         namespace: &str,
-        containers: &[Told],
+        containers: Vec<String>,
     ) -> Result<BTreeMap<String, Task>, Unavailable> {
         let mut states: BTreeMap<String, Task> =
-            containers.iter().map(|told| (told.id.clone(), Task::Unknown)).collect();
+            containers.into_iter().map(|id| (id, Task::Unknown)).collect();
         let unknown: BTreeSet<&Key> = self.unknown().collect();
         let key = |id: &String| (namespace.to_owned(), id.clone());
         let mut unasked: Vec<String> =
@@ -328,22 +347,48 @@ impl Watch {
     async fn read(&mut self, client: &mut Client, key: Key) -> Result<(), Unavailable> {
         let (namespace, id) = &key;
         let task = task(client, namespace, id).await?;
+        self.look(client, key, (task, GET_TASK)).await
+    }
+
+    /// Asks about one container, and takes the answer. The specifications of all containers together may be larger than
+    /// an answer, and one that is too large alone costs its container alone.
+    async fn look(
+        &mut self,
+        client: &mut Client,
+        key: Key,
+        (task, asked): (Task, &str),
+    ) -> Result<(), Unavailable> {
+        // A container in a pod stays one.
+        if let (Task::Lives(pid), Some((known, Entry::InPod))) = (task, self.entries.get(&key))
+            && pid == *known
+        {
+            self.doubtful.remove(&key);
+            return Ok(());
+        }
+        let (namespace, id) = &key;
         let question = ById { id: id.clone() };
-        let told = client
-            .call::<One<Told>>("containerd.services.containers.v1.Containers/Get", namespace, &question)
-            .await;
-        let told = match told {
-            Err(why) if why.is_unknown() => None,
-            told => told?.entry,
-        };
-        match told {
-            Some(told) => self.take(client, key, (task, GET_TASK), told).await,
-            None => {
-                self.entries.remove(&key);
-                self.doubtful.remove(&key);
-                self.inherited.remove(&key);
-                Ok(())
+        match client.call::<One<Told>>(GET_CONTAINER, namespace, &question).await {
+            Ok(One { entry: Some(told) }) => return self.take(client, key, (task, asked), told).await,
+            Err(why) if why.is_too_large() && task != Task::Ended => {
+                let before = self.doubtful.remove(&key);
+                let doubt = self.doubt(before, why.into());
+                self.doubtful.insert(key, doubt);
+                return Ok(());
             }
+            Err(why) if !why.is_unknown() && !why.is_too_large() => return Err(why),
+            Ok(One { entry: None }) | Err(_) => {}
+        }
+        self.entries.remove(&key);
+        self.doubtful.remove(&key);
+        self.inherited.remove(&key);
+        Ok(())
+    }
+
+    /// The doubt about a container for a reason. A probe counts the questions.
+    fn doubt(&self, before: Option<Doubt>, why: runtime::Unavailable) -> Doubt {
+        match before {
+            Some(before) => before.because(why),
+            None => Doubt::after_try(why, None, self.options.second_try, Instant::now()),
         }
     }
 
@@ -356,12 +401,6 @@ impl Watch {
         told: Told,
     ) -> Result<(), Unavailable> {
         let before = self.doubtful.remove(&key);
-        let (first, now) = (self.options.second_try, Instant::now());
-        // A probe counts the questions.
-        let doubt_about = |why| match before {
-            Some(before) => before.because(why),
-            None => Doubt::after_try(why, None, first, now),
-        };
         let verdict = judge(task, || self.has_process(&key));
         match verdict {
             Verdict::Read(pid) => {
@@ -374,7 +413,8 @@ impl Watch {
                 let entry = Entry::read(&key.0, told, pid, known, &self.node);
                 self.inherited.extend(inherited.ok().map(|inherited| (key.clone(), inherited)));
                 if let (Some(why), Entry::Class { .. }) = (doubt, &entry) {
-                    self.doubtful.insert(key.clone(), doubt_about(why));
+                    let doubt = self.doubt(before, why);
+                    self.doubtful.insert(key.clone(), doubt);
                 }
                 self.entries.insert(key, (pid, entry));
                 return Ok(());
@@ -385,8 +425,8 @@ impl Watch {
             }
         }
         if verdict != Verdict::Forget {
-            self.doubtful
-                .insert(key, doubt_about(runtime::Unavailable::NoState { request: asked.to_owned() }));
+            let doubt = self.doubt(before, runtime::Unavailable::NoState { request: asked.to_owned() });
+            self.doubtful.insert(key, doubt);
         }
         Ok(())
     }
@@ -490,6 +530,7 @@ impl From<Unavailable> for runtime::Unavailable {
                 Ok(status) => runtime::Unavailable::Refused { request: method.to_owned(), status, said },
                 Err(_) => runtime::Unavailable::broken(method, format!("status {status}, {said}")),
             },
+            Unavailable::TooLarge { method } => runtime::Unavailable::garbled(method, "it is too large"),
             Unavailable::Broken { method, why } => runtime::Unavailable::broken(method, why),
         }
     }

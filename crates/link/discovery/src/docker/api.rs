@@ -4,20 +4,41 @@
 //! enumerations: one container with a value from a newer Docker would hide all of them. Here only
 //! what is used is read, and an answer is bounded in size and time.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Mutex, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    io::{self, BufReader},
+    path::PathBuf,
+    sync::Mutex,
+    time::Duration,
+};
 
 use http_body_util::{BodyExt, Empty};
 use hyper::{
     Method, Request, Response,
     body::{Bytes, Incoming},
 };
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor},
+};
+use tokio::{sync::mpsc, task::spawn_blocking};
 
 use super::Unavailable;
 use crate::{
-    http::{self, LARGEST, within},
+    http::{self, within},
     labels,
 };
+
+/// The largest answer about one container or image, bytes. The labels of an image are its author's.
+const LARGEST: usize = 16 << 20;
+/// The longest line of the stream of events, bytes. An event has all labels of its container.
+const LONGEST_LINE: usize = 4 << 20;
+/// The most labels of weir's that are kept of a container, and the longest key and value, bytes.
+const MAX_LABELS: usize = 256;
+const MAX_TEXT: usize = 512;
+/// The most pieces of an answer that wait to be read.
+const MAX_PIECES: usize = 4;
 
 /// A daemon that has answered, and the version of the API that it speaks.
 #[derive(Debug)]
@@ -73,7 +94,7 @@ pub(super) struct Inspected {
 impl Inspected {
     /// Whether it has labels that are weir's.
     pub(super) fn has_our_labels(&self) -> bool {
-        self.config.labels.iter().flatten().any(|(key, _)| labels::is_ours(key))
+        !self.config.labels.is_empty()
     }
 }
 
@@ -90,8 +111,40 @@ pub(super) struct State {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Config {
-    #[serde(default)]
-    pub(super) labels: Option<BTreeMap<String, String>>,
+    /// Those that are weir's.
+    #[serde(default, deserialize_with = "ours")]
+    pub(super) labels: Labels,
+}
+
+/// Reads labels, and keeps those that are weir's. A value that is too long is cut, so that it makes no sense.
+fn ours<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Labels, D::Error> {
+    struct Reader;
+    impl<'de> Visitor<'de> for Reader {
+        type Value = Labels;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("labels")
+        }
+
+        fn visit_unit<E>(self) -> Result<Labels, E> {
+            Ok(Labels::new())
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
+            let mut kept = Labels::new();
+            while let Some(key) = map.next_key::<String>()? {
+                if !labels::is_ours(&key) || key.len() > MAX_TEXT || kept.len() >= MAX_LABELS {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+                let value: String = map.next_value()?;
+                let is_long = value.len() > MAX_TEXT;
+                kept.insert(key, if is_long { labels::brief(&value) } else { value });
+            }
+            Ok(kept)
+        }
+    }
+    deserializer.deserialize_any(Reader)
 }
 
 /// The answer of `GET /images/ID/json`, as far as it is used.
@@ -135,7 +188,7 @@ struct Listed {
     image: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Event {
     #[serde(default, rename = "Type")]
@@ -169,13 +222,13 @@ impl Api {
 
     /// The ids of the containers that run, paused ones too.
     pub(super) async fn running(&self) -> Result<Vec<String>, Unavailable> {
-        let listed: Vec<Listed> = self.get("/containers/json", self.time_limit).await?;
+        let listed: Vec<Listed> = self.list("/containers/json", self.time_limit).await?;
         Ok(listed.into_iter().map(|container| container.id).collect())
     }
 
     /// The images that containers have, also those that do not run.
     pub(super) async fn images(&self) -> Result<Vec<String>, Unavailable> {
-        let listed: Vec<Listed> = self.get("/containers/json?all=true", self.time_limit).await?;
+        let listed: Vec<Listed> = self.list("/containers/json?all=true", self.time_limit).await?;
         Ok(listed.into_iter().map(|container| container.image).collect())
     }
 
@@ -204,8 +257,7 @@ impl Api {
             return Ok(known.clone());
         }
         let image: Image = self.get(&format!("/images/{}/json", encode(id)), self.time_limit / 4).await?;
-        let mut labels = image.config.and_then(|config| config.labels).unwrap_or_default();
-        labels.retain(|key, _| labels::is_ours(key));
+        let labels = image.config.map(|config| config.labels).unwrap_or_default();
         let mut images = images();
         if images.len() >= IMAGES {
             images.clear();
@@ -224,7 +276,7 @@ impl Api {
     pub(super) async fn follow(&self, since: u64, filters: &str) -> Result<Events, Unavailable> {
         let path = format!("{}/events?since={since}&filters={}", self.version, encode(filters));
         let answer = within(self.time_limit, "/events", self.ask(&path)).await?;
-        Ok(Events { body: answer.into_body(), buffer: Vec::new() })
+        Ok(Events { body: answer.into_body(), buffer: Vec::new(), skips: false })
     }
 
     /// The time limit of an answer.
@@ -232,13 +284,51 @@ impl Api {
         self.time_limit
     }
 
-    pub(super) async fn get<T: DeserializeOwned>(
+    /// Asks for one thing.
+    pub(super) async fn get<T: DeserializeOwned + Send + 'static>(
         &self,
         path: &str,
         time_limit: Duration,
     ) -> Result<T, Unavailable> {
-        let body = self.call(Method::GET, path, time_limit).await?;
-        serde_json::from_slice(&body).map_err(|why| Unavailable::garbled(path, why))
+        within(time_limit, path, self.read(path, LARGEST)).await
+    }
+
+    /// Asks for a list. Its entries have the labels of containers or images, which are skipped, so time alone bounds it.
+    pub(super) async fn list<T: DeserializeOwned + Send + 'static>(
+        &self,
+        path: &str,
+        time_limit: Duration,
+    ) -> Result<Vec<T>, Unavailable> {
+        within(time_limit, path, self.read(path, usize::MAX)).await
+    }
+
+    /// Reads an answer of at most `most` bytes as it comes. The parts that are not used take no memory.
+    async fn read<T: DeserializeOwned + Send + 'static>(
+        &self,
+        path: &str,
+        most: usize,
+    ) -> Result<T, Unavailable> {
+        let mut body = self.ask(&format!("{}{path}", self.version)).await?.into_body();
+        let (sender, pieces) = mpsc::channel(MAX_PIECES);
+        let reader = Pieces { pieces, piece: Bytes::new() };
+        let read = spawn_blocking(move || serde_json::from_reader(BufReader::new(reader)));
+        let mut length: usize = 0;
+        while let Some(frame) = body.frame().await {
+            let Ok(piece) = frame.map_err(|why| Unavailable::broken(path, why))?.into_data() else {
+                continue;
+            };
+            length = length.saturating_add(piece.len());
+            if length > most {
+                return Err(Unavailable::garbled(path, format!("it is larger than {} MiB", most >> 20)));
+            }
+            // A reader that is content with less has met a fault.
+            if sender.send(piece).await.is_err() {
+                break;
+            }
+        }
+        drop(sender);
+        let read = read.await.map_err(|why| Unavailable::broken(path, why))?;
+        read.map_err(|why| Unavailable::garbled(path, why))
     }
 
     /// Sends a request without a body; the body of a good answer.
@@ -267,11 +357,33 @@ impl Api {
     }
 }
 
+/// An answer that arrives in pieces, for a reader on a thread that may block.
+struct Pieces {
+    pieces: mpsc::Receiver<Bytes>,
+    piece: Bytes,
+}
+
+impl io::Read for Pieces {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() {
+            match self.pieces.blocking_recv() {
+                Some(piece) => self.piece = piece,
+                None => return Ok(0),
+            }
+        }
+        let taken = self.piece.split_to(self.piece.len().min(into.len()));
+        into[..taken.len()].copy_from_slice(&taken);
+        Ok(taken.len())
+    }
+}
+
 /// A stream of changes.
 #[derive(Debug)]
 pub(super) struct Events {
     body: Incoming,
     buffer: Vec<u8>,
+    /// Whether the buffer begins within a line that is too long.
+    skips: bool,
 }
 
 impl Events {
@@ -285,18 +397,23 @@ impl Events {
         }
     }
 
-    /// The next event. Nothing is lost if this is dropped before it is ready.
+    /// The next event. Nothing is lost if this is dropped before it is ready. An event whose line is too long tells of a
+    /// container without an id, as all are listed then.
     pub(super) async fn next_event(&mut self) -> Result<Event, Unavailable> {
         loop {
             while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                if std::mem::take(&mut self.skips) {
+                    return Ok(Event { kind: "container".to_owned(), ..Event::default() });
+                }
                 if line.iter().all(u8::is_ascii_whitespace) {
                     continue;
                 }
                 return serde_json::from_slice(&line).map_err(|why| Unavailable::garbled("/events", why));
             }
-            if self.buffer.len() > LARGEST {
-                return Err(Unavailable::garbled("/events", "a line does not end"));
+            if self.buffer.len() > LONGEST_LINE || self.skips {
+                self.buffer.clear();
+                self.skips = true;
             }
             match self.body.frame().await {
                 Some(Ok(frame)) => self.buffer.extend(frame.data_ref().into_iter().flatten()),

@@ -62,7 +62,7 @@ impl Entry {
             Ok(location) => location,
             Err(why) => return Entry::Unplaced(why),
         };
-        let labels = inspected.config.labels.unwrap_or_default();
+        let labels = inspected.config.labels;
         let from_image = match image {
             Ok(image) => FromImage::compare(&labels, &image),
             Err(why) => FromImage::Unknown(why),

@@ -14,7 +14,7 @@ pub fn inspected(bytes: &[u8]) {
     let Ok(inspected) = serde_json::from_slice::<Inspected>(bytes) else { return };
     let name = inspected.name.trim_start_matches('/').to_owned();
     // The image has the same labels.
-    let image = inspected.config.labels.clone().unwrap_or_default();
+    let image = inspected.config.labels.clone();
     if let Some(class) = Entry::read(inspected, Ok(image), (Source::Docker, &nowhere)).name() {
         assert_eq!(class, name);
     }

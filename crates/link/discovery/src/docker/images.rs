@@ -228,7 +228,7 @@ impl Images {
     /// [`Unavailable`].
     pub async fn look(&mut self) -> Result<Look, Unavailable> {
         let limit = self.api.time_limit();
-        let listed: Vec<Listed> = self.api.get("/images/json", limit).await?;
+        let listed: Vec<Listed> = self.api.list("/images/json", limit).await?;
         let before = std::mem::take(&mut self.parts);
         for image in &listed {
             let parts = match before.get(&image.id) {
@@ -237,7 +237,7 @@ impl Images {
             };
             self.parts.extend(parts.map(|parts| (image.id.clone(), parts)));
         }
-        let containers: Vec<ListedContainer> = self.api.get("/containers/json?all=true", limit).await?;
+        let containers: Vec<ListedContainer> = self.api.list("/containers/json?all=true", limit).await?;
         let containers = containers.into_iter().map(|container| Container {
             name: container
                 .names

@@ -115,17 +115,22 @@ impl Agent {
 
 impl super::CniContainers {
     /// Whether the attachment was reported like this.
-    fn check(&self, attachment: &CniAttachment) -> Result<(), Error> {
+    pub(super) fn check(&self, attachment: &CniAttachment) -> Result<(), Error> {
         let key = &attachment.key;
         match self.records.get(key) {
             None => Err(Error::new(ErrorCode::UnknownName, format!("weir knows no {key}"))),
-            Some(record) if record.attachment == *attachment => Ok(()),
+            Some(record) if is_same(&record.attachment, attachment) => Ok(()),
             Some(_) => {
                 let message = format!("{key} was reported with another namespace, network, pod or wishes");
                 Err(Error::new(ErrorCode::UnknownName, message))
             }
         }
     }
+}
+
+/// Whether two reports say the same. An older plugin tells no uid.
+fn is_same(record: &CniAttachment, attachment: &CniAttachment) -> bool {
+    *record == CniAttachment { uid: record.uid.clone(), ..attachment.clone() }
 }
 
 /// The namespace of an attachment, if it is the one that the caller sees and not the agent's.

@@ -9,18 +9,19 @@ pub(super) mod wishes;
 mod tests;
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     path::Path,
     time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
-use weir_api::{CniAttachment, CniKeep, CniKey, Error, ErrorCode};
+use weir_api::{CniAttachment, CniKeep, CniKey, Error, ErrorCode, Wish};
 use weir_discovery::{Found, Location, NetnsRef, NsId, Source};
 
 pub use self::answer::CniRequest;
 use self::{answer::Waiting, files::Files, wishes::Wishes};
-use super::pods::PodWishes;
+use super::pods::{PodId, PodWishes};
 use crate::config::is_name;
 
 /// The most attachments that the agent knows.
@@ -114,9 +115,11 @@ fn check_key(key: &CniKey) -> Result<(), Error> {
 
 fn check(attachment: &CniAttachment) -> Result<(), Error> {
     check_key(&attachment.key)?;
-    let CniAttachment { network, namespace, pod, addresses, wishes, .. } = attachment;
+    let CniAttachment { network, namespace, pod, uid, addresses, wishes, .. } = attachment;
     let texts = wishes.iter().flat_map(|wish| [&wish.key, &wish.value]);
-    if let Some(long) = texts.chain(namespace).chain(pod).chain([network]).find(|t| t.len() > MAX_TEXT) {
+    if let Some(long) =
+        texts.chain(namespace).chain(pod).chain(uid).chain([network]).find(|t| t.len() > MAX_TEXT)
+    {
         return Err(bad(format!("a text has {} bytes: at most {MAX_TEXT}", long.len())));
     }
     if wishes.len() > MAX_WISHES || addresses.len() > MAX_ADDRESSES {
@@ -235,15 +238,29 @@ impl CniContainers {
         attachments.filter_map(|a| Some((a.namespace.as_deref()?, a.pod.as_deref()?))).collect()
     }
 
+    /// The wishes of all attachments of a record's container, those of the newest report first. A network that asks for
+    /// nothing takes nothing away.
+    fn wishes(&self, of: &Record) -> Vec<Wish> {
+        let container = &of.attachment.key.container;
+        let first = CniKey { container: container.clone(), interface: String::new() };
+        let own = self.records.range(first..).take_while(|(key, _)| key.container == *container);
+        let mut own: Vec<&Record> = own.map(|(_, r)| r).filter(|r| r.namespace() == of.namespace()).collect();
+        own.sort_by_key(|record| Reverse(record.sequence));
+        let mut seen = BTreeSet::new();
+        let all = own.into_iter().flat_map(|record| &record.attachment.wishes);
+        all.filter(|wish| seen.insert(*wish)).cloned().collect()
+    }
+
     /// The containers with their wishes, on a node that shares its download or does not. The annotations of a pod
     /// that its cluster tells of are the present ones.
     pub(super) fn found(&self, shares_download: bool, pods: &PodWishes<'_>) -> Vec<Found> {
         let mut names = self.names();
         let found = |(id, record): (NsId, &Record)| {
-            let CniAttachment { key, netns, namespace, pod, .. } = &record.attachment;
+            let CniAttachment { key, netns, namespace, pod, uid, .. } = &record.attachment;
             let of_pod = namespace.as_deref().zip(pod.as_deref());
+            let of_pod = of_pod.map(|(namespace, name)| PodId { namespace, name, uid: uid.as_deref() });
             let Wishes { policy, group, asked_by, remarks, unmet, .. } =
-                pods.read(&record.attachment.wishes, of_pod, shares_download);
+                pods.read(&self.wishes(record), of_pod, shares_download);
             let of_namespace = self.records.values().filter(|other| other.namespace() == id);
             let name = names.remove(&id).unwrap_or_else(|| record.name());
             let location = Location::Netns(NetnsRef { path: netns.clone(), id });

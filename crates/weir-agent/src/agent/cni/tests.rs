@@ -21,6 +21,7 @@ fn attachment(container: &str, pod: &str, inode: u64) -> CniAttachment {
         inode,
         namespace: Some("shop".to_owned()),
         pod: Some(pod.to_owned()),
+        uid: None,
         addresses: vec!["10.88.0.7".parse().unwrap()],
         wishes: Vec::new(),
     }
@@ -133,6 +134,44 @@ fn a_pod_on_two_networks_is_one_class_by_its_last_report() {
     assert_eq!(attachments.class_name(&key("c1", "eth0")).as_deref(), Some("shop/web"));
     attachments.forget(&key("c1", "net1"));
     assert_eq!(attachments.found(false, &PodWishes::default())[0].policy.weight.map(|w| w.get()), Some(2));
+}
+
+#[test]
+fn a_second_network_takes_no_limit_of_the_first_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut attachments = CniContainers::open(dir.path(), BOOT.to_owned());
+    let wish = |by, key: &str, value: &str| Wish { by, key: key.to_owned(), value: value.to_owned() };
+    let first = vec![
+        wish(WishPlace::Bandwidth, "egressRate", "5000000"),
+        wish(WishPlace::Annotation, "weir.dev/weight", "3"),
+        wish(WishPlace::Annotation, "weir.dev/min", "x"),
+    ];
+    put(&mut attachments, &CniAttachment { wishes: first.clone(), ..attachment("c1", "web", 1) });
+    // A runtime writes 0 where no rate is asked for. The annotations come with each network.
+    let second = [&first[1..], &[wish(WishPlace::Bandwidth, "egressRate", "0")]].concat();
+    let net1 = |wishes| CniAttachment { key: key("c1", "net1"), wishes, ..attachment("c1", "web", 1) };
+    put(&mut attachments, &net1(second));
+    let found = attachments.found(false, &PodWishes::default());
+    let policy = |max| LabelPolicy { max: Some(max), weight: "3".parse().ok(), ..LabelPolicy::default() };
+    assert_eq!(found[0].policy, policy(BitRate::mbit(5)));
+    assert_eq!(found[0].remarks.len(), 1, "{:?}", found[0].remarks);
+    put(&mut attachments, &net1(vec![wish(WishPlace::Bandwidth, "egressRate", "2000000")]));
+    assert_eq!(attachments.found(false, &PodWishes::default())[0].policy, policy(BitRate::mbit(2)));
+    // An attachment of another container in a namespace of the same number is not this one's.
+    let other = vec![wish(WishPlace::Plugin, "min", "1mbit")];
+    put(&mut attachments, &CniAttachment { wishes: other, ..attachment("c0", "old", 1) });
+    put(&mut attachments, &net1(Vec::new()));
+    assert_eq!(attachments.found(false, &PodWishes::default())[0].policy, policy(BitRate::mbit(5)));
+}
+
+#[test]
+fn an_attachment_is_the_same_whether_its_plugin_tells_the_uid_or_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut attachments = CniContainers::open(dir.path(), BOOT.to_owned());
+    let web = attachment("c1", "web", 1);
+    put(&mut attachments, &web);
+    assert!(attachments.check(&CniAttachment { uid: Some("u-1".to_owned()), ..web.clone() }).is_ok());
+    assert!(attachments.check(&CniAttachment { pod: None, ..web }).is_err());
 }
 
 #[test]

@@ -93,6 +93,11 @@ fn subject(wish: &Wish) -> Option<(Value, u8)> {
     }
 }
 
+/// Whether a wish is one for a group.
+pub(in crate::agent) fn is_for_group(wish: &Wish) -> bool {
+    matches!(subject(wish), Some((Value::Group, _)))
+}
+
 /// Reads wishes in any order. A limit of the download counts if the node shares its download.
 pub(in crate::agent) fn read(wishes: &[Wish], shares_download: bool) -> Wishes {
     let mut read = Wishes { shares_download, ..Wishes::default() };
@@ -115,7 +120,8 @@ pub(in crate::agent) fn read(wishes: &[Wish], shares_download: bool) -> Wishes {
             }
         }
     }
-    // The strongest wish comes first. Of two with the same rank the order of the keys decides.
+    // The strongest wish comes first. Of two with the same rank the order of the keys decides, and of two with one key
+    // that of `wishes`.
     ranked.sort_by_key(|(_, rank, wish)| (Reverse(*rank), wish.by, &wish.key));
     // The ceiling is known when the floor comes.
     for value in [
@@ -145,7 +151,8 @@ pub(in crate::agent) fn read(wishes: &[Wish], shares_download: bool) -> Wishes {
 }
 
 impl Wishes {
-    fn ignore(&mut self, wish: &Wish, why: String) {
+    /// Notes that a wish does not count.
+    pub(in crate::agent) fn ignore(&mut self, wish: &Wish, why: String) {
         // The key and the value are texts of the pod's author.
         let text = format!("{wish}={} is ignored: {why}", brief(&wish.value));
         self.remarks.push(plain(&text));

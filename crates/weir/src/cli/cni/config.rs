@@ -160,6 +160,7 @@ impl Config {
             inode: netns.id.ino,
             namespace: argument("K8S_POD_NAMESPACE"),
             pod: argument("K8S_POD_NAME"),
+            uid: argument("K8S_POD_UID"),
             addresses: self.previous().map_or(Vec::new(), addresses),
             wishes: self.wishes(&arguments),
         })

@@ -127,6 +127,17 @@ fn a_result_of_another_version_becomes_one_of_the_request() {
     }
 }
 
+#[test]
+fn the_report_names_the_pod_and_its_uid() {
+    let key = CniKey { container: "c1".to_owned(), interface: "eth0".to_owned() };
+    let config = Config::read(&mut plain_config().as_bytes()).unwrap();
+    let report = |arguments| config.attachment(key.clone(), "/proc/self/ns/net".into(), arguments).unwrap();
+    let of = |report: CniAttachment| (report.namespace, report.pod, report.uid);
+    let (_, arguments) = ENVIRONMENT[3];
+    assert_eq!(of(report(arguments)), ["shop", "web", "u"].map(|text| Some(text.to_owned())).into());
+    assert_eq!(report("K8S_POD_NAME=web;K8S_POD_UID=").uid, None);
+}
+
 /// The fake agent returns what it was told as remarks.
 #[test]
 fn wishes_of_all_places_reach_the_agent() {

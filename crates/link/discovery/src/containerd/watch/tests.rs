@@ -46,6 +46,18 @@ struct World {
     asked: Vec<String>,
     /// gRPC's status of each answer about an image.
     image_status: Option<u8>,
+    /// The containers whose specifications are larger than an answer.
+    too_large: BTreeSet<&'static str>,
+    /// Whether those of all containers together are.
+    is_list_too_large: bool,
+}
+
+impl World {
+    /// Whether an answer about a container, or the list of all, is larger than containerd sends.
+    fn is_too_large(&self, id: &str) -> bool {
+        let is_container = self.containers.iter().any(|told| told.id == id);
+        if is_container { self.too_large.contains(id) } else { self.is_list_too_large }
+    }
 }
 
 struct Fake {
@@ -151,6 +163,7 @@ async fn answer(
             Ok(List { entries: vec![Namespace { name: "default".to_owned() }] }.encode_to_vec())
         }
         "Tasks/List" => Ok(List { entries: world.tasks.iter().map(process).collect() }.encode_to_vec()),
+        "Containers/List" | "Containers/Get" if world.is_too_large(&about) => Err(8),
         "Containers/List" => Ok(List { entries: world.containers.clone() }.encode_to_vec()),
         "Tasks/Get" => match world.tasks.get_key_value(about.as_str()) {
             Some(task) => Ok(One { entry: Some(process(task)) }.encode_to_vec()),
@@ -294,6 +307,45 @@ async fn shims_that_hang_hide_no_other_container() {
     fake.world().hung.clear();
     let snapshot = until(&mut snapshots, |snapshot| names(snapshot).len() == 7).await;
     assert_eq!((&snapshot.error, doubtful(&snapshot)), (&None, vec![]));
+}
+
+/// containerd refuses an answer above 16 MiB. It holds the specifications of some thousand containers, or of one.
+#[tokio::test]
+async fn specifications_beyond_an_answer_hide_no_other_container() {
+    let fake = Fake::started();
+    fake.run("c1", 1, &[]);
+    fake.run("c2", 2, &[]);
+    fake.world().is_list_too_large = true;
+    fake.world().too_large.insert("c2");
+    let refresh = Duration::from_millis(50);
+    let second_try = Duration::from_millis(20);
+    let (_watcher, mut snapshots) = fake.watch_as(Options { refresh, second_try, ..fake.options() });
+    let snapshot = until(&mut snapshots, |snapshot| names(snapshot) == ["c1"]).await;
+    assert_eq!((&snapshot.error, doubtful(&snapshot)), (&None, vec!["c2"]));
+    let said = snapshot.warnings[0].to_string();
+    assert!(said.contains("Containers/Get was refused with status 8"), "{said}");
+    fake.run("c3", 3, &[]);
+    until(&mut snapshots, |snapshot| names(snapshot) == ["c1", "c3"] && snapshot.error.is_none()).await;
+    fake.world().tasks.insert("c2", (2, 3));
+    until(&mut snapshots, |snapshot| doubtful(snapshot).is_empty()).await;
+}
+
+#[tokio::test]
+async fn known_containers_stay_if_neither_tasks_nor_containers_are_listed() {
+    let fake = Fake::started();
+    let shims = ["c1", "c2", "c3", "c4"];
+    for (id, pid) in shims.into_iter().zip(1..) {
+        fake.run(id, pid, &[]);
+    }
+    fake.run("c7", 7, &[]);
+    fake.world().is_list_too_large = true;
+    let time_limit = Duration::from_millis(300);
+    let refresh = Duration::from_millis(50);
+    let (_watcher, mut snapshots) = fake.watch_as(Options { refresh, time_limit, ..fake.options() });
+    until(&mut snapshots, |snapshot| names(snapshot).len() == 5).await;
+    fake.world().hung.extend(shims);
+    let snapshot = until(&mut snapshots, |snapshot| doubtful(snapshot) == shims).await;
+    assert_eq!((names(&snapshot).len(), &snapshot.error), (5, &None));
 }
 
 #[tokio::test]

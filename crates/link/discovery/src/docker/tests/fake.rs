@@ -224,7 +224,9 @@ fn good(path: &str, world: &Mutex<World>) -> Vec<u8> {
     match path.strip_prefix("/containers/").and_then(|rest| rest.strip_suffix("json")) {
         Some("") => {
             // As many fields as a client that takes them seriously would stumble over.
-            let listed = world.containers.keys().map(|id| json!({"Id": id, "State": "from-the-future"}));
+            let listed = world.containers.iter().map(|(id, container)| {
+                json!({"Id": id, "State": "from-the-future", "Labels": container["Config"]["Labels"]})
+            });
             answer(200, &Value::from_iter(listed).to_string())
         }
         Some(id) => match world.containers.get(id.trim_end_matches('/')) {

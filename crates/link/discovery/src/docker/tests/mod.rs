@@ -84,7 +84,7 @@ async fn container_comes_with_name_labels_addresses_and_namespace() {
     let snapshot = until(&mut snapshots, is_well).await;
     let [web] = &snapshot.containers[..] else { panic!("{snapshot:?}") };
     assert_eq!((web.name.as_str(), web.id.as_str(), web.source), ("web", "c7", Source::Docker));
-    assert_eq!(web.labels.len(), 4);
+    assert!(web.labels.keys().all(|key| key.starts_with("weir.")), "{:?}", web.labels);
     assert_eq!(web.policy.weight.map(|weight| weight.get()), Some(3));
     assert_eq!(web.policy.max.map(|max| max.bits_per_sec()), Some(50_000_000));
     assert_eq!(web.group.as_deref(), Some("tenant-a"));
@@ -320,6 +320,35 @@ async fn container_that_hangs_or_is_garbled_hides_no_other() {
     fake.put(container("c1", "well"));
     let snapshot = until(&mut snapshots, |snapshot| names(snapshot)[0] == "well").await;
     assert_eq!(snapshot.warnings, []);
+}
+
+/// The labels of an image are its author's. Docker takes 32 MiB of them, and repeats them in each list and event.
+#[tokio::test]
+async fn labels_of_any_size_hide_no_other_container() {
+    let fake = Fake::started();
+    let labels = |mib: usize| {
+        let mut labels = json!({"weir.weight": "3", "weir.max": "9".repeat(2_000)});
+        (0..mib).for_each(|n| labels[format!("x{n}")] = "y".repeat(1 << 20).into());
+        labels
+    };
+    fake.put(with(container("c1", "large"), "/Config/Labels", labels(2)));
+    fake.put(with(container("c2", "huge"), "/Config/Labels", labels(33)));
+    let api = Api::connect(fake.socket(), Duration::from_secs(60)).await.unwrap();
+    assert_eq!(api.running().await.unwrap(), ["c1", "c2"]);
+    let large = api.inspect("c1").await.unwrap().unwrap().config.labels;
+    assert!(large.keys().eq(["weir.max", "weir.weight"]), "{large:?}");
+    assert!(large["weir.weight"] == "3" && large["weir.max"].len() < 200, "{large:?}");
+    let why = api.inspect("c2").await.unwrap_err();
+    assert!(why.is_local(), "{why}");
+    assert!(why.to_string().ends_with("/containers/c2/json: it is larger than 16 MiB"), "{why}");
+
+    let mut events = api.events(0).await.unwrap();
+    let event =
+        json!({"Type": "container", "Action": "start", "Actor": {"ID": "c2", "Attributes": labels(6)}});
+    fake.say(&format!("{event}\n"));
+    fake.tell("container", "c3");
+    assert_eq!(events.next().await.unwrap(), "", "all are listed");
+    assert_eq!(events.next().await.unwrap(), "c3");
 }
 
 #[tokio::test]
