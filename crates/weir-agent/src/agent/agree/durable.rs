@@ -50,6 +50,8 @@ struct Disk {
     fails_at: Option<u64>,
     /// Only that one operation fails.
     once: bool,
+    /// The database has room for its header alone.
+    is_full: bool,
     /// The seed that decides which cached changes and which part of a write survive a crash.
     seed: u64,
 }
@@ -176,6 +178,9 @@ impl StorageBackend for Handle {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut disk = self.disk();
+        if disk.is_full && offset >= 4096 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         if let Err(error) = disk.operate() {
             // A part of the write may have reached the disk.
             let part = (disk.random() as usize) % (data.len() + 1);
@@ -452,4 +457,23 @@ fn no_refused_policy_comes_into_force_whenever_the_disk_fails() {
         let (_, uncertain) = two_lives_of_policies(Some(at), true);
         assert_eq!(uncertain, 0, "operation {at} fails once");
     }
+}
+
+#[test]
+fn full_database_is_read_and_a_refusal_by_it_is_certain() {
+    let disk = Handle(Arc::new(Mutex::new(Disk { seed: 1, ..Disk::default() })));
+    let store = store(&disk).unwrap();
+    let before = set_policies(&store, "with room").remove(0);
+    disk.disk().is_full = true;
+    for _ in 0..3 {
+        let none = SetLayers::new();
+        let error = store.save_policies((&none, &Ledger::new()), None, &History::default()).unwrap_err();
+        assert_eq!(error.outcome(), "nothing was changed", "{error}");
+        assert!(error.to_string().contains("cannot write the policies of the state"), "{error}");
+        assert_eq!(store.policies().unwrap(), before);
+    }
+    disk.disk().is_full = false;
+    assert_eq!(store.policies().unwrap(), before);
+    store.save_policies((&SetLayers::new(), &Ledger::new()), None, &History::default()).unwrap();
+    assert_eq!((store.policies().unwrap(), store.notices()), (SetLayers::new(), vec![]));
 }

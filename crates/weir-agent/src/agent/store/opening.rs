@@ -338,7 +338,7 @@ fn is_known(place: &dyn Place, schema: Option<u64>) -> Result<(), String> {
 
 /// Writes the plan's content to both copies.
 fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
-    let Sound { database, sequence, schema, notices, .. } = sound;
+    let Sound { database, sequence, schema, notices, is_foreign } = sound;
     let Plan { restored, lacking, rewrites, sets_second_aside, said } = plan;
     let named = |text: String| {
         text.replace("{first}", &place.name(Copy::First)).replace("{second}", &place.name(Copy::Second))
@@ -347,6 +347,7 @@ fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
         |copy| place.set_aside(copy).map_err(|e| format!("cannot set {} aside: {e}", place.name(copy)));
     let name = if sets_second_aside && restored.is_none() { aside(Copy::Second)? } else { String::new() };
     let said: Vec<String> = said.into_iter().map(|text| named(text).replace("{aside}", &name)).collect();
+    let stored = sequence;
     let (mut notices, mut sequence) = (notices, sequence.unwrap_or(0));
     if let Some(read) = &restored {
         sequence = sequence.max(read.sequence);
@@ -369,7 +370,7 @@ fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
     // The rows found are on disk after this.
     let write = || -> Result<(), redb::Error> {
         let tx = database.begin_write()?;
-        let change = Change::new(&tx);
+        let (change, tables) = (Change::new(&tx), tx.list_tables()?.count());
         super::prepare(&tx)?;
         for ((table, key), value) in restored.iter().flat_map(|read| &read.rows) {
             change.put(Row(table.clone(), key.clone(), Some(value.clone())))?;
@@ -379,6 +380,11 @@ fn finish(place: &dyn Place, sound: Sound, plan: Plan) -> Result<Open, String> {
             change.insert(super::META, SCHEMA, &KNOWN_SCHEMA.to_string())?;
             note(&change, &notices)?;
             sequence += 1;
+        }
+        let is_same = change.rows.borrow().is_empty() && tx.list_tables()?.count() == tables;
+        if is_same && stored == Some(sequence) && !is_foreign {
+            // A full disk can be read.
+            return Ok(tx.abort()?);
         }
         set_sequence(&tx, sequence)?;
         tx.open_table(super::META)?.insert(OPENINGS, COPIED)?;
