@@ -38,15 +38,16 @@ use super::{Session, Usage, progress::Waiting};
 const EXAMPLES: &str = "Examples:
   weir test uplink           prove the shares on the link of weir.toml
   weir test uplink --yes     ask nothing, for scripts
-  weir test uplink --help    what is sent, measured and judged";
+
+`weir test uplink --help` says what is sent, measured and judged.";
 
 const UPLINK_EXAMPLES: &str = "Examples:
   weir test uplink                       before the first start of the agent
   weir test uplink --yes --json          for scripts
   weir test uplink --config weir.toml    another configuration
   weir test uplink --to 192.0.2.7:9000   send TCP to a server of yours, which
-                                         reads and discards (`nc -lk 9000
-                                         > /dev/null`)
+                                         reads and discards: `socat -u
+                                         TCP-LISTEN:9000,fork OPEN:/dev/null`
 
 The command runs an agent of its own for about half a minute, with this
 configuration and three classes of processes more. They fill the link by UDP

@@ -57,12 +57,24 @@ pub(super) fn show(out: &mut dyn Write, look: Look, outcome: &Outcome) -> io::Re
     writeln!(out, "{}", conclusion(outcome))
 }
 
-fn conclusion(outcome: &Outcome) -> &'static str {
+fn conclusion(outcome: &Outcome) -> String {
     let is_shown = outcome.lines.iter().all(|line| line.verdict != Verdict::NotShown);
-    match (outcome.holds, is_shown) {
-        (true, true) => "the link is divided as configured",
-        (true, false) => "nothing misses, but the senders were too weak to show all of it",
-        (false, _) => "the link is not divided as configured (`weir doctor` tells what this node can do)",
+    let is_low = |line: &&Line| {
+        line.class == outcome.device && line.verdict == Verdict::Misses && line.measured < line.wanted
+    };
+    match (outcome.holds, is_shown, outcome.lines.iter().find(is_low)) {
+        (true, true, _) => "the link is divided as configured".to_owned(),
+        (true, false, _) => "nothing misses, but the senders were too weak to show all of it".to_owned(),
+        (false, _, None) => {
+            "the link is not divided as configured (`weir doctor` tells what this node can do)".to_owned()
+        }
+        (false, _, Some(line)) => format!(
+            "the link is not divided as configured: {} carries {} of {}; if it cannot carry more, set `[link] capacity` \
+             to 95 % of that",
+            outcome.device,
+            value(line.unit, line.measured),
+            value(line.unit, line.wanted)
+        ),
     }
 }
 
@@ -136,7 +148,7 @@ mod tests {
         assert_eq!(
             shown(&outcome(Verdict::Holds, &[])),
             "eth0, engine htb, 20mbit, 4 s a phase\n\n\
-             PHASE    CLASS           WANTED  MEASURED  VERDICT\n\
+             PHASE    CLASS          WANTED  MEASURED  VERDICT\n\
              maximum  weir-test-a  <= 5mbit     5mbit  holds\n\n\
              the node's other traffic: 12kbit at most\n\
              rolled back: devices, qdiscs, filters and programs are as before\n\
@@ -152,6 +164,19 @@ mod tests {
         assert!(!left.holds, "{left:?}");
         assert!(shown(&left).contains("! not rolled back: the device weir0 is left\n"), "{}", shown(&left));
         assert!(!shown(&left).contains("are as before"), "{}", shown(&left));
+    }
+
+    #[test]
+    fn device_that_carries_less_than_the_capacity_is_told_with_the_way_out() {
+        let mut slow = outcome(Verdict::Misses, &[]);
+        slow.lines[0] = Line { class: "eth0".to_owned(), bound: Bound::About, ..slow.lines[0].clone() };
+        let text = shown(&slow);
+        assert!(
+            text.contains(": eth0 carries 5mbit of 5mbit; if it cannot carry more, set `[link]"),
+            "{text}"
+        );
+        slow.lines[0].measured = 6e6;
+        assert!(shown(&slow).contains("(`weir doctor` tells"), "{}", shown(&slow));
     }
 
     #[test]
