@@ -14,14 +14,14 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs as _},
     path::PathBuf,
     process::ExitCode,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use ipnet::IpNet;
 use weir_agent::FreeLink;
-use weir_api::SetPolicies;
+use weir_api::{Client, SetPolicies};
 use weir_netlink::Netlink;
 use weir_units::BitRate;
 
@@ -115,6 +115,8 @@ const SETTLE: Duration = Duration::from_millis(1_500);
 const PHASE_BITS: u64 = 20_000_000;
 /// The bounds of a phase, in seconds.
 const PHASE_SECONDS: (u64, u64) = (4, 20);
+/// How often the capacity is asked for.
+const CAPACITY_PERIOD: Duration = Duration::from_millis(100);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The port of the discard service (RFC 863).
 const DISCARD: u16 = 9;
@@ -309,16 +311,15 @@ impl Test<'_> {
         stage.client.set(&SetPolicies { changes, allow_absent: false })?;
         interrupt::sleep(SETTLE)?;
         let from = Look::take(&stage.client, netlink, device)?;
-        interrupt::sleep(Duration::from_secs(self.seconds))?;
+        let capacity = mean_capacity(&stage.client, Duration::from_secs(self.seconds))?;
         let to = Look::take(&stage.client, netlink, device)?;
-        let later = stage.client.status()?;
         let made = senders.into_iter().map(Sender::end).collect::<anyhow::Result<_>>()?;
         let rates = from.until(&to, self.link.framing);
         if rates.classes[0] == BitRate::ZERO {
             anyhow::bail!("{}", self.nothing_left(stage)?);
         }
         let counted = Counted {
-            capacity: BitRate(u64::midpoint(status.capacity.0, later.capacity.0)),
+            capacity,
             device: rates.device,
             has_exempt: !status.exempt.is_empty(),
             is_tcp: self.target.is_tcp,
@@ -345,6 +346,17 @@ impl Test<'_> {
             )
         })
     }
+}
+
+/// The mean capacity of a link, whose rate may change, over some time.
+fn mean_capacity(client: &Client, time: Duration) -> anyhow::Result<BitRate> {
+    let (begin, mut sum, mut count) = (Instant::now(), 0, 0);
+    while begin.elapsed() < time {
+        sum += client.status()?.capacity.0;
+        count += 1;
+        interrupt::sleep(CAPACITY_PERIOD.min(time.saturating_sub(begin.elapsed())))?;
+    }
+    Ok(BitRate(sum / count.max(1)))
 }
 
 /// The minima of all classes but the test's.

@@ -49,8 +49,7 @@ fn at(netlink: &mut Netlink, link: &Link) -> Result<Vec<String>, NetlinkError> {
     }
     for hook in [Hook::Ingress, Hook::Egress] {
         for filter in netlink.filters(link.index, hook)? {
-            let name = filter.bpf_name.unwrap_or_default();
-            traces.push(format!("filter {} {name} of pref {} at {hook:?}", filter.kind, filter.pref));
+            traces.push(format!("filter {} of pref {} at {hook:?}", filter.kind, filter.pref));
         }
     }
     // Kernels before 6.6 have no such hook.
