@@ -3,10 +3,11 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, io,
+    net::TcpListener,
     path::{Path, PathBuf},
     process::Command,
-    thread::sleep,
+    thread::{self, sleep},
     time::{Duration, Instant},
 };
 
@@ -219,6 +220,32 @@ fn interrupted_test_of_an_uplink_ends_in_order() {
         assert!(!Path::new(&format!("/run/weir-test-{}", test.id())).exists());
         site.is_as_before(test.id());
     }
+}
+
+/// A server of the operator's gets TCP instead.
+#[test]
+fn test_of_an_uplink_sends_tcp_to_a_given_server() {
+    if !ready() {
+        return;
+    }
+    let site = Site::new();
+    let address = site.node.topology.server_address(Family::V4);
+    let bind = || TcpListener::bind((address, 0)).expect("the server has it");
+    let listener = site.node.topology.srv().within(bind).expect("can enter");
+    let to = listener.local_addr().expect("it is bound").to_string();
+    thread::spawn(move || {
+        for connection in listener.incoming().flatten() {
+            thread::spawn(move || io::copy(&mut &connection, &mut io::sink()));
+        }
+    });
+    let mut test = site.start(&["--yes", "--json", "--seconds", "2", "--to", &to]);
+    ended(&mut test);
+    let output = test.output().expect("it has an output");
+    println!("{}", output.stdout);
+    let outcome: Value = serde_json::from_str(&output.stdout).expect("it is JSON");
+    assert_eq!(verdicts(&outcome)[0], ["alone", UPLINK, "holds"], "{output:?}");
+    assert_eq!(verdicts(&outcome)[4], ["maximum", "weir-test-a", "holds"], "{output:?}");
+    site.is_as_before(test.id());
 }
 
 /// A router that does not answer is named, and nothing is left.

@@ -62,7 +62,7 @@ impl Link {
     }
 }
 
-/// What an interface has sent, as its driver counts it.
+/// The packets and bytes that an interface has sent, as its driver counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sent {
     /// Packets; a driver may count a super-packet as one.

@@ -80,7 +80,8 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// A maximum of a quarter of the capacity, and a minimum of 40 % of what may be promised, if so much is free.
+    /// The maximum is a quarter of the capacity. The minimum is 40 % of the bandwidth that may be promised, or all that
+    /// is free.
     pub(super) fn of(capacity: BitRate, reservable: BitRate, reserved: BitRate) -> Bounds {
         let free = reservable.saturating_sub(reserved);
         let min = reservable.scale(2, 5).min(free);
@@ -116,10 +117,10 @@ pub(super) struct Counted {
     pub(super) has_exempt: bool,
     /// Whether the senders send TCP.
     pub(super) is_tcp: bool,
-    /// What each class sent.
+    /// The rate of each class.
     pub(super) classes: Vec<BitRate>,
     pub(super) made: Vec<Made>,
-    /// What all other classes sent.
+    /// The rate of all other classes together.
     pub(super) others: BitRate,
 }
 

@@ -49,11 +49,11 @@ const UPLINK_EXAMPLES: &str = "Examples:
                                          reads and discards: `socat -u
                                          TCP-LISTEN:9000,fork OPEN:/dev/null`
 
-The command runs an agent of its own for about half a minute, with this
-configuration and three classes of processes more. They fill the link by UDP
-packets that the first router drops (TTL 1, to 192.0.2.1 or 2001:db8::1). The
-node's own traffic has its share by weight alone meanwhile, so the command asks
-before it begins.
+The command runs an agent of its own for about half a minute, with what the
+configuration says of the link and three classes of processes more. They fill
+the link by UDP packets that the first router drops (TTL 1, to 192.0.2.1 or
+2001:db8::1). The node's own traffic has its share by weight alone meanwhile,
+so the command asks before it begins.
 
 Phases:
   alone     one class takes the whole link, within 3 %
@@ -71,7 +71,8 @@ It needs root, a cgroup v2 hierarchy, and no other agent on this node. Several
 links: the one of the default route is tested.
 
 Exit codes: 0 all holds, 1 a line misses or the test failed, 2 the command line
-or the configuration is wrong.";
+or the configuration is wrong. A line that the senders are too weak to show is
+`not shown` and fails nothing.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

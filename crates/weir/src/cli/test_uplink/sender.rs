@@ -62,7 +62,7 @@ pub(in crate::cli) struct SendArgs {
     pub(super) tcp: bool,
 }
 
-/// What a sender tells at its end.
+/// The counts that a sender prints at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Report {
     bytes: u64,

@@ -21,7 +21,7 @@ pub(super) struct Outcome {
     pub(super) lines: Vec<Line>,
     /// The most that the node's other classes sent in a phase.
     pub(super) others: BitRate,
-    /// What was left out, and why.
+    /// The parts that were left out, with reasons.
     pub(super) remarks: Vec<String>,
     /// Differences of the node before and after the test.
     pub(super) faults: Vec<String>,
@@ -43,7 +43,7 @@ pub(super) fn show(out: &mut dyn Write, look: Look, outcome: &Outcome) -> io::Re
     for line in &outcome.lines {
         table.row(cells(line));
     }
-    write!(out, "{table}\n")?;
+    writeln!(out, "{table}")?;
     writeln!(out, "the node's other traffic: {} at most", format::rate(outcome.others))?;
     for remark in &outcome.remarks {
         writeln!(out, "{remark}")?;

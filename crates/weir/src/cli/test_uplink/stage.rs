@@ -1,4 +1,4 @@
-//! What the test puts on the node: an agent, cgroups, a directory. All of it is gone at the end, also after SIGKILL.
+//! The test's agent, cgroups and directory on the node. All of it is gone at the end, also after SIGKILL.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -164,7 +164,7 @@ fn start_agent(places: &Places) -> anyhow::Result<Child> {
     command.spawn().context("cannot start the test's agent")
 }
 
-/// What keeps the kernel from enforcing the test's classes.
+/// The reason why the kernel does not enforce the test's classes yet.
 fn lacking(classes: &[Class]) -> Option<String> {
     CLASSES.iter().find_map(|name| match classes.iter().find(|class| class.name == *name) {
         None => Some(format!("it has no class {name}")),

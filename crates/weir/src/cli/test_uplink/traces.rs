@@ -6,7 +6,7 @@ use anyhow::Context;
 use weir_bpf::attach;
 use weir_netlink::{Link, Netlink, NetlinkError, tc::Hook};
 
-/// What is at each device, by its name.
+/// The state, qdiscs, filters and programs of each device, by its name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Traces(BTreeMap<String, Vec<String>>);
 
@@ -40,7 +40,7 @@ impl Traces {
     }
 }
 
-/// What is at a device. Another program may remove it meanwhile.
+/// The state, qdiscs, filters and programs of a device.
 fn at(netlink: &mut Netlink, link: &Link) -> Result<Vec<String>, NetlinkError> {
     let state = if link.up { "up" } else { "down" };
     let mut traces = vec![format!("state {state}, mtu {}, {} transmit queues", link.mtu, link.queues)];
