@@ -7,6 +7,10 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     thread::{self, sleep},
     time::{Duration, Instant},
 };
@@ -145,7 +149,7 @@ fn test_of_an_uplink_passes_and_leaves_nothing() {
         return;
     }
     let site = Site::new();
-    let mut test = site.start(&["--yes", "--json", "--seconds", "3"]);
+    let mut test = site.start(&["--yes", "--json", "--seconds", "5"]);
     let code = ended(&mut test);
     let output = test.output().expect("it has an output");
     println!("{}", output.stdout);
@@ -233,9 +237,13 @@ fn test_of_an_uplink_sends_tcp_to_a_given_server() {
     let bind = || TcpListener::bind((address, 0)).expect("the server has it");
     let listener = site.node.topology.srv().within(bind).expect("can enter");
     let to = listener.local_addr().expect("it is bound").to_string();
+    let arrived = Arc::new(AtomicU64::new(0));
+    let counted = arrived.clone();
     thread::spawn(move || {
         for connection in listener.incoming().flatten() {
-            thread::spawn(move || io::copy(&mut &connection, &mut io::sink()));
+            let counted = counted.clone();
+            let read = move || io::copy(&mut &connection, &mut io::sink());
+            thread::spawn(move || read().map(|bytes| counted.fetch_add(bytes, Ordering::Relaxed)));
         }
     });
     let mut test = site.start(&["--yes", "--json", "--seconds", "2", "--to", &to]);
@@ -245,6 +253,14 @@ fn test_of_an_uplink_sends_tcp_to_a_given_server() {
     let outcome: Value = serde_json::from_str(&output.stdout).expect("it is JSON");
     assert_eq!(verdicts(&outcome)[0], ["alone", UPLINK, "holds"], "{output:?}");
     assert_eq!(verdicts(&outcome)[4], ["maximum", "weir-test-a", "holds"], "{output:?}");
+    // The server counts a connection when its sender has ended it.
+    let least = CAPACITY.bytes_in(Duration::from_secs(8)).0;
+    let arrived = || arrived.load(Ordering::Relaxed);
+    let begin = Instant::now();
+    while arrived() < least {
+        assert!(begin.elapsed() < GONE_TIMEOUT, "{} of {least} bytes have arrived", arrived());
+        sleep(Duration::from_millis(20));
+    }
     site.is_as_before(test.id());
 }
 
