@@ -18,8 +18,9 @@ pub mod standalone;
 mod tokens;
 
 pub use agent::{
+    FreeLink,
     agree::Agreements,
-    check,
+    check, free_link,
     restore::{Restored, restore},
     run,
     store::Store,

@@ -13,6 +13,6 @@ pub mod tc;
 
 pub use attrs::{Attrs, attributes};
 pub use events::Events;
-pub use link::{InterfaceAddress, Link};
+pub use link::{InterfaceAddress, Link, Sent};
 pub use route::DefaultRoute;
 pub use socket::{Netlink, NetlinkError, Request};

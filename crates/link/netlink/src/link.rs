@@ -11,7 +11,12 @@ use netlink_packet_route::{
     nsid::{NsidAttribute, NsidMessage},
 };
 
-use super::{Attrs, Netlink, NetlinkError, Request};
+use weir_units::Bytes;
+
+use super::{
+    Attrs, Netlink, NetlinkError, Request,
+    attrs::{attributes, u64_of},
+};
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
@@ -55,6 +60,15 @@ impl Link {
     pub fn has_ethernet(&self) -> bool {
         self.mac.len() == 6
     }
+}
+
+/// The packets and bytes that an interface has sent, as its driver counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sent {
+    /// Packets; a driver may count a super-packet as one.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: Bytes,
 }
 
 /// An address of this node.
@@ -109,6 +123,28 @@ impl Netlink {
         let answer =
             self.get(&Request { kind: RTM_GETLINK, flags: 0, body: body.into_bytes(), what: what.clone() })?;
         parse_link(&answer).ok_or_else(|| NetlinkError::Garbled { what, detail: "not a link message".into() })
+    }
+
+    /// The count of what the interface of this name has sent.
+    ///
+    /// # Errors
+    /// [`NetlinkError`], `ENODEV` without such a link.
+    pub fn sent(&mut self, name: &str) -> Result<Sent, NetlinkError> {
+        const IFLA_IFNAME: u16 = 3;
+        const IFLA_STATS64: u16 = 23;
+        const HEADER: usize = 16;
+        let mut body = Attrs::after(&ifinfo(0, 0, 0));
+        body.put_str(IFLA_IFNAME, name);
+        let what = format!("count what device {name} has sent");
+        let request = Request { kind: RTM_GETLINK, flags: 0, body: body.into_bytes(), what: what.clone() };
+        let answer = self.get(&request)?;
+        // struct rtnl_link_stats64: rx_packets, tx_packets, rx_bytes, tx_bytes.
+        let found = attributes(answer.get(HEADER..).unwrap_or_default())
+            .find(|(kind, value)| *kind == IFLA_STATS64 && value.len() >= 32);
+        match found {
+            Some((_, stats)) => Ok(Sent { packets: u64_of(&stats[8..]), bytes: Bytes(u64_of(&stats[24..])) }),
+            None => Err(NetlinkError::Garbled { what, detail: "the answer has no counters".into() }),
+        }
     }
 
     /// Addresses of this namespace's interfaces.
@@ -401,6 +437,20 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn count_of_what_was_sent_is_that_of_the_device() {
+        let mut netlink = Netlink::open().unwrap();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let before = netlink.sent("lo").unwrap();
+        for _ in 0..100 {
+            socket.send_to(&[0; 1_000], socket.local_addr().unwrap()).unwrap();
+        }
+        let after = netlink.sent("lo").unwrap();
+        assert!(after.packets >= before.packets + 100, "{before:?}, then {after:?}");
+        assert!(after.bytes.0 >= before.bytes.0 + 100 * 1_028, "{before:?}, then {after:?}");
+        assert!(netlink.sent("nosuch0").unwrap_err().is_gone());
+    }
 
     /// Every kernel lacks some kind of device: to it, this one is what ifb is to a kernel
     /// without `CONFIG_IFB`.

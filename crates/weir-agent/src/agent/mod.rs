@@ -36,6 +36,7 @@ mod events;
 mod export;
 mod figures;
 mod follow;
+mod free;
 mod history;
 #[cfg(test)]
 mod htb_shares;
@@ -84,7 +85,6 @@ use weir_netlink::{Events, Netlink};
 use weir_share::Demand;
 use weir_units::{Instant, chain};
 
-pub use self::check::check;
 use self::{
     agree::Agreements,
     api::Api,
@@ -107,6 +107,10 @@ use self::{
     threads::Threads,
     uplink::Uplink,
     work::Work,
+};
+pub use self::{
+    check::check,
+    free::{FreeLink, free_link},
 };
 use crate::{
     config::{self, AtEnd, Config},

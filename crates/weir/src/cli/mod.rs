@@ -23,6 +23,7 @@ mod progress;
 mod ps;
 mod set;
 mod status;
+mod test_uplink;
 mod token;
 mod top;
 mod undo;
@@ -66,6 +67,7 @@ struct Cli {
 
 const EXAMPLES: &str = "Examples:
   weir init                                      write a configuration
+  weir test uplink                               prove the shares on the link
   weir agent --config /etc/weir/weir.toml        divide this node's uplink
   weir ps                                        who sends how much
   weir top                                       the same, live
@@ -159,6 +161,8 @@ enum Command {
     Status(status::StatusArgs),
     /// Show or set the link's capacity, at once
     Link(link::LinkArgs),
+    /// Prove on the real link that it is divided, and leave nothing behind
+    Test(test_uplink::TestArgs),
     /// Check what this node can do, and what not
     Doctor(doctor::DoctorArgs),
     /// Write one file with what a report of a fault needs, without secrets
@@ -349,6 +353,7 @@ fn dispatch(command: Command, mut session: Session<'_>) -> anyhow::Result<ExitCo
         Command::Fs(args) => fs::run(&args, session),
         Command::Status(args) => status::run(&args, session),
         Command::Link(args) => link::run(&args, session),
+        Command::Test(args) => test_uplink::run(&args, session),
         Command::Doctor(doctor::DoctorArgs {}) => doctor::run(session),
         Command::Bugreport(args) => bugreport::run(&args, session),
         Command::Events(args) => events::run(&args, session),

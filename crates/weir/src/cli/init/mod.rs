@@ -72,6 +72,8 @@ struct Answer {
     text: String,
     /// The command that comes next.
     next: String,
+    /// The command that proves the shares on the link, before the agent runs for good.
+    test: String,
 }
 
 /// A person who answers questions.
@@ -134,6 +136,7 @@ fn init(
         found: survey.words(),
         text,
         next: next(survey, &args.config),
+        test: test(&args.config),
     };
     session.print(&answer, |out, _| show(out, &answer))?;
     Ok(ExitCode::SUCCESS)
@@ -153,7 +156,12 @@ fn show(out: &mut dyn Write, answer: &Answer) -> io::Result<()> {
         );
     }
     writeln!(out, "wrote {config}: weir shares {} of {}", answer.capacity, answer.device)?;
-    writeln!(out, "next: {}", answer.next)
+    writeln!(out, "next: {}", answer.next)?;
+    writeln!(
+        out,
+        "before it, `{}` proves the shares on {} and leaves nothing behind",
+        answer.test, answer.device
+    )
 }
 
 /// Whether a file is there that may be replaced.
@@ -291,6 +299,14 @@ fn next(survey: &Survey, config: &Path) -> String {
         "systemctl enable --now weir".to_owned()
     } else {
         format!("weir agent --config {}", config.display())
+    }
+}
+
+/// The command that proves the shares on the link.
+fn test(config: &Path) -> String {
+    match config.to_str() {
+        Some("/etc/weir/weir.toml") => "weir test uplink".to_owned(),
+        _ => format!("weir test uplink --config {}", config.display()),
     }
 }
 

@@ -99,6 +99,7 @@ Podman is here: each container becomes a class
 Incus is here: each container becomes a class
 wrote DIR/weir.toml: weir shares 95mbit of eth0
 next: weir agent --config DIR/weir.toml
+before it, `weir test uplink --config DIR/weir.toml` proves the shares on eth0 and leaves nothing behind
 ";
     assert_eq!(said.unwrap(), expected);
     assert_eq!(written(dir.path()), TEXT);
@@ -194,6 +195,7 @@ fn next_command_is_the_unit_where_systemd_has_it() {
     let here = survey(&[("eth0", 100)]);
     let installed = Path::new("/etc/weir/weir.toml");
     assert_eq!(next(&here, installed), "systemctl enable --now weir");
+    assert_eq!(test(installed), "weir test uplink");
     assert_eq!(next(&here, Path::new("w.toml")), "weir agent --config w.toml");
     let without = Survey { has_unit: false, ..here };
     assert_eq!(next(&without, installed), "weir agent --config /etc/weir/weir.toml");
