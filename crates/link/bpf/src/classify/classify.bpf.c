@@ -31,9 +31,9 @@
  *
  * Packets of flows that send little go first in their class's queue, where HTB schedules (sparse.h).
  *
- * A packet leaves with its own skb->priority. Qdiscs of the uplink take a priority for a class or a band. HTB reads the
- * class in skb->cb. For the other schedulers it is in skb->priority, and a program at the ifb's egress takes it out
- * (weir_edt, weir_fair_mark). weir_uplink gives the packet its own priority back.
+ * The scheduler finds the class in skb->priority. Qdiscs of the uplink would take that for a class or a band of their own,
+ * so weir_uplink gives the packet its own priority back. Before edt and the qdisc of fair.bpf.c a program at the ifb's
+ * egress takes the class out (weir_edt, weir_fair_mark).
  *
  * weir_tunnel runs where packets enter a tunnel of WireGuard (tunnel.h). There it names the class of what no
  * port has seen, so that weir_uplink charges the outer packet once.
@@ -198,11 +198,10 @@ static __always_inline void classify(struct __sk_buff *skb, const struct weir_co
 	if (cfg->flags & WEIR_WEIGHED && cfg->flags & (WEIR_BARE | WEIR_TUNNELS))
 		weigh(skb, handle, header);
 	skb->cb[WEIR_CB_PRIORITY] = skb->priority;
-	if (cfg->flags & WEIR_SPARSE)
-		name_for_htb(skb, handle, goes_first(skb, cfg->ifb_index, handle, flow_of_socket(skb),
-						     skb->cb[WEIR_CB_DATAGRAM] != 0));
-	else
-		skb->priority = handle;
+	skb->priority = handle;
+	if (cfg->flags & WEIR_SPARSE && goes_first(skb, cfg->ifb_index, handle, flow_of_socket(skb),
+						   skb->cb[WEIR_CB_DATAGRAM] != 0))
+		skb->priority = first_of(handle);
 	mark(skb, cfg, handle);
 }
 
@@ -441,14 +440,19 @@ int weir_tunnel(struct __sk_buff *skb)
 }
 
 /*
- * Gives a packet that comes straight from the link's scheduler its own priority back. A port's packet comes by its port
- * again, and a bridge or IP has overwritten skb->cb. It had priority 0 from its container.
+ * Gives a packet its own priority back behind the link's scheduler. The priority of one that comes straight from there is
+ * in skb->cb. What entered at a port had priority 0 from its container, and IP may have set one since.
  */
 static __always_inline void give_back(struct __sk_buff *skb, const struct weir_config *cfg)
 {
-	if (cfg->ifb_index && skb->ingress_ifindex == cfg->ifb_index && skb->cb[WEIR_CB_EXCESS] == EXCESS_NONE &&
-	    skb->priority != skb->cb[WEIR_CB_PRIORITY])
-		skb->priority = skb->cb[WEIR_CB_PRIORITY];
+	__u32 own = 0;
+
+	if (cfg->ifb_index && skb->ingress_ifindex == cfg->ifb_index && has_excess(skb->cb[WEIR_CB_EXCESS]))
+		own = skb->cb[WEIR_CB_PRIORITY];
+	else if (!names_class(skb->priority))
+		return;
+	if (skb->priority != own)
+		skb->priority = own;
 }
 
 /* Lets a packet leave uncharged. With act_mirred behind the program, NO_MATCH keeps it from the scheduler. */

@@ -3,10 +3,13 @@
  * Packets of flows that send little go before the others of their class. This is for a scheduler whose queues are
  * first in, first out (HTB).
  *
- * A class's queue has an HTB of its own inside, WEIR_SPARSE_MAJOR | minor. Its direct queue goes first (htb_enqueue in
- * net/sched/sch_htb.c). The classifier names the class in skb->cb, and whether the packet goes first. Filters tell
- * HTB: weir_htb_class at the root, weir_htb_first inside. So a packet keeps its own priority, which other qdiscs
- * read later. The class is charged as for any packet, so that other classes see no difference.
+ * A class's queue has an HTB of its own inside, WEIR_SPARSE_MAJOR | minor. A packet that HTB finds to be for that
+ * qdisc's handle enters its direct queue, which goes first (htb_enqueue in net/sched/sch_htb.c). The class is charged as
+ * for any packet, so that other classes see no difference.
+ *
+ * HTB takes skb->priority for a class or for its own handle before it asks a filter. The upload's packets have the class
+ * there, or the handle of its inner queue, which weir_htb_class translates at the root. What arrives keeps its own
+ * priority, because no program sees it behind the scheduler. Filters read in skb->cb what weir_down says of it.
  *
  * A flow is sparse while it sends less than one part in FLOW_PART of its class's rate. A packet that must not go
  * first may wait, and later ones of its flow must not overtake it. So the flow is not sparse again before it has
@@ -118,26 +121,46 @@ static __always_inline int goes_first(struct __sk_buff *skb, __u32 ifb_index, __
 	return 1;
 }
 
-/* Tells HTB's filters the class of a packet, and whether it goes first. */
-static __always_inline void name_for_htb(struct __sk_buff *skb, __u32 handle, int is_first)
+/* The priority of a packet that goes first: the handle of its class's inner queue. */
+static __always_inline __u32 first_of(__u32 handle)
+{
+	return (WEIR_SPARSE_MAJOR | (handle & 0xffff)) << 16;
+}
+
+/* Whether a priority is one of first_of. */
+static __always_inline int is_first(__u32 priority)
+{
+	return priority >> 31 && !(priority & 0xffff);
+}
+
+/* Whether a priority names a class of the scheduler. */
+static __always_inline int names_class(__u32 priority)
+{
+	return priority >> 16 == WEIR_HTB_MAJOR || is_first(priority);
+}
+
+/* Tells HTB's filters the class of a packet that arrives, and whether it goes first. */
+static __always_inline void name_for_filters(struct __sk_buff *skb, __u32 handle, int goes_first)
 {
 	skb->cb[WEIR_CB_HANDLE] = handle;
-	skb->cb[WEIR_CB_FIRST] = is_first;
+	skb->cb[WEIR_CB_FIRST] = goes_first;
 	/* HTB takes a priority that is a handle of its own before it asks a filter. */
 	if (skb->priority >> 16)
 		skb->priority = 0;
 }
 
-/* A filter at the root of HTB: the class of a packet. */
+/* A filter at the root of HTB: the class of a packet whose priority is none. */
 SEC("tc")
 int weir_htb_class(struct __sk_buff *skb)
 {
-	__u32 handle = skb->cb[WEIR_CB_HANDLE];
+	__u32 handle = skb->cb[WEIR_CB_HANDLE], priority = skb->priority;
 
+	if (is_first(priority))
+		return WEIR_HTB_MAJOR << 16 | ((priority >> 16) & ~WEIR_SPARSE_MAJOR);
 	return handle >> 16 == WEIR_HTB_MAJOR ? handle : NO_MATCH;
 }
 
-/* A filter at the HTB inside a class's queue: what goes first is for its direct queue, which has the qdisc's handle. */
+/* A filter at the HTB inside a class's queue of the download: the qdisc's handle for what goes first. */
 SEC("tc")
 int weir_htb_first(struct __sk_buff *skb)
 {
@@ -145,7 +168,7 @@ int weir_htb_first(struct __sk_buff *skb)
 
 	if (handle >> 16 != WEIR_HTB_MAJOR || skb->cb[WEIR_CB_FIRST] != 1)
 		return NO_MATCH;
-	return (WEIR_SPARSE_MAJOR | (handle & 0xffff)) << 16;
+	return first_of(handle);
 }
 
 #endif

@@ -26,7 +26,7 @@
  */
 #define WEIR_CB_HANDLE 0
 #define WEIR_CB_EGRESS 1   /* for weir_user */
-#define WEIR_CB_FIRST 1    /* for HTB: 1 if the packet goes first in its class's queue (sparse.h) */
+#define WEIR_CB_FIRST 1    /* for the download's HTB: 1 if the packet goes first in its class's queue (sparse.h) */
 #define WEIR_CB_PRIORITY 4 /* skb->priority before the scheduler, which weir_uplink gives back */
 
 /* Of weir_config.flags. */
@@ -38,7 +38,7 @@
 #define WEIR_NAMED 32   /* marks in skb->tc_index name the class, for the download (mark.h) */
 #define WEIR_SEVERAL 64 /* several links are shared, and marks name the class */
 #define WEIR_TUNNELS 128 /* a tunnel leads over a link (tunnel.h) */
-#define WEIR_SPARSE 256 /* the scheduler is HTB: its filters read the class in skb->cb (sparse.h) */
+#define WEIR_SPARSE 256 /* classes have a queue that goes first (sparse.h) */
 
 struct weir_config { /* one a link; written by user space, only read in the kernel */
 	__u32 ifb_index;      /* of the link's scheduler; 0: the link is not shared */

@@ -15,12 +15,18 @@
 #define EXCESS_MOST 128 /* more or less than none: others who use the field do not leave this there */
 #define LINK_HEADER 14 /* Ethernet's */
 
-/* Bytes too many of each segment; 0 if the classifier has said nothing. */
-static __always_inline __s32 excess_of(__u32 said)
+/* Whether the classifier has said how many bytes are too many. */
+static __always_inline int has_excess(__u32 said)
 {
 	__s32 excess = said - EXCESS_NONE;
 
-	return excess > EXCESS_MOST || excess < -EXCESS_MOST ? 0 : excess;
+	return excess <= EXCESS_MOST && excess >= -EXCESS_MOST;
+}
+
+/* Bytes too many of each segment; 0 if the classifier has said nothing. */
+static __always_inline __s32 excess_of(__u32 said)
+{
+	return has_excess(said) ? (__s32)(said - EXCESS_NONE) : 0;
 }
 
 /* The bytes that a packet of that length and number of segments takes of the link. */

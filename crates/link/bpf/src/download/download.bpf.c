@@ -246,11 +246,11 @@ int weir_down(struct __sk_buff *skb)
 	if (has_exempt(cfg->link) && read_source(skb, &p, &from) && is_exempt(&from, cfg->link))
 		return NO_MATCH;
 	if (p.is_control && takes_control(skb, skb->ifindex)) {
-		name_for_htb(skb, cfg->control_handle, 0);
+		name_for_filters(skb, cfg->control_handle, 0);
 		return MATCH;
 	}
 	handle = class_of(skb, cfg, &p, &f);
-	name_for_htb(skb, handle, goes_first(skb, WEIR_DOWNLOAD, handle, flow_of_fields(&f), p.datagram != 0));
+	name_for_filters(skb, handle, goes_first(skb, WEIR_DOWNLOAD, handle, flow_of_fields(&f), p.datagram != 0));
 	return MATCH;
 }
 

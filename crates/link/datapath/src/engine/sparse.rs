@@ -2,7 +2,7 @@
 //!
 //! The queue of a class is first in, first out. Below the TBF of class `1:n` is another HTB, `8000|n:`, with one class
 //! that never holds back. Its direct queue goes first, and has the packets that the classifier chooses (`sparse.h`).
-//! Nothing changes for other classes. Filters tell both HTBs what the classifier has said of a packet.
+//! Nothing changes for other classes. Of what arrives, filters tell both HTBs what the classifier has said.
 //!
 //! A queue that an earlier agent made without it stays as it is until the class is made again: packets that
 //! wait would be lost.
@@ -90,7 +90,8 @@ impl SparseQueues {
                 self.plain.insert(minor);
             }
         }
-        let filters: Vec<Request> = self.there.iter().map(|minor| self.first_filter(ifb, *minor)).collect();
+        let filters: Vec<Request> =
+            self.there.iter().filter_map(|minor| self.first_filter(ifb, *minor)).collect();
         if let Err(error) = ifb.netlink.batch(&filters).into_iter().collect::<Result<(), _>>() {
             tracing::warn!("small flows wait behind large ones of their class: {error}");
         }
@@ -103,10 +104,11 @@ impl SparseQueues {
         Ok(ifb.netlink.call(tc::set_class_filter(ifb.index, &ifb.name, root, PREF, program))?)
     }
 
-    /// The filter at the HTB in a class's queue.
-    fn first_filter(&self, ifb: &Ifb, minor: u16) -> Request {
+    /// The filter at the HTB in a class's queue of the download. The upload's packets need none: their priority is
+    /// the handle of that HTB, or not.
+    fn first_filter(&self, ifb: &Ifb, minor: u16) -> Option<Request> {
         let program = (self.flows.first_filter(), SparseFlows::FIRST_FILTER);
-        tc::set_class_filter(ifb.index, &ifb.name, inner(minor), PREF, program)
+        self.is_download.then(|| tc::set_class_filter(ifb.index, &ifb.name, inner(minor), PREF, program))
     }
 
     /// The queue of a class is gone, and with it what was inside.
@@ -143,7 +145,7 @@ impl SparseQueues {
     /// Puts into a class's queue what belongs inside, or what of that is missing.
     fn furnish_one(&self, ifb: &mut Ifb, minor: u16, limit: Bytes) -> Result<(), NetlinkError> {
         let mut requests = inside(ifb, minor, limit).to_vec();
-        requests.push(self.first_filter(ifb, minor));
+        requests.extend(self.first_filter(ifb, minor));
         // The kernel refuses the first one where it is there, and the others where it is not.
         ifb.netlink.batch(&requests).into_iter().skip(1).collect()
     }
