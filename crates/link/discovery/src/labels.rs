@@ -109,9 +109,17 @@ impl FromImage {
     }
 }
 
+/// The keys that weir knows, behind `weir.`.
+pub(crate) const WISHES: [&str; 7] = ["weight", "min", "max", "down.weight", "down.min", "down.max", "group"];
+
 /// Whether a label's key is weir's.
 pub(crate) fn is_ours(key: &str) -> bool {
     key.starts_with("weir.")
+}
+
+/// Whether weir knows a label's key.
+pub(crate) fn is_wish(key: &str) -> bool {
+    key.strip_prefix("weir.").is_some_and(|key| WISHES.contains(&key))
 }
 
 /// Reads the labels that begin with `weir.`: the policy, the group, and those that are no good,

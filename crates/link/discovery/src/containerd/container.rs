@@ -26,9 +26,6 @@ const MAX_SPEC: usize = 4 << 20;
 /// The longest name of a container that becomes the name of a class, bytes.
 const MAX_NAME: usize = 200;
 
-/// The keys of wishes, after `weir.`.
-const WISHES: [&str; 7] = ["weight", "min", "max", "down.weight", "down.min", "down.max", "group"];
-
 /// Labels by key.
 pub(super) type Labels = BTreeMap<String, String>;
 
@@ -176,7 +173,7 @@ impl Entry {
             Err(why) => return Entry::Unplaced(why),
         };
         let labels = wishes(&told);
-        let by_annotation = WISHES.into_iter().filter(|key| {
+        let by_annotation = labels::WISHES.into_iter().filter(|key| {
             let key = format!("weir.{key}");
             labels.contains_key(&key) && !told.labels.contains_key(&key)
         });

@@ -252,7 +252,9 @@ impl Watch {
             let (tasks, asked) = match self.list_tasks(client, &namespace).await? {
                 Some(tasks) => (tasks, LIST_TASKS),
                 None => {
-                    let ids = timeout(limit, self.ids(client, &namespace)).await.map_err(late)??;
+                    let mut ids = timeout(limit, self.ids(client, &namespace)).await.map_err(late)??;
+                    // Known containers in pods have a task, too.
+                    ids.extend(self.known(&namespace));
                     (self.ask_singly(client, &namespace, ids).await?, GET_TASK)
                 }
             };

@@ -34,7 +34,8 @@ use crate::{
 const LARGEST: usize = 16 << 20;
 /// The longest line of the stream of events, bytes. An event has all labels of its container.
 const LONGEST_LINE: usize = 4 << 20;
-/// The most labels of weir's that are kept of a container, and the longest key and value, bytes.
+/// The most labels that begin with `weir.` and that weir does not know, of a container, and the longest key and value,
+/// bytes.
 const MAX_LABELS: usize = 256;
 const MAX_TEXT: usize = 512;
 /// The most pieces of an answer that wait to be read.
@@ -116,7 +117,8 @@ pub(super) struct Config {
     pub(super) labels: Labels,
 }
 
-/// Reads labels, and keeps those that are weir's. A value that is too long is cut, so that it makes no sense.
+/// Reads labels, and keeps those that are weir's. A value that is too long is cut, so that it makes no sense. The labels
+/// that weir knows are always kept: an image may have any number of others.
 fn ours<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Labels, D::Error> {
     struct Reader;
     impl<'de> Visitor<'de> for Reader {
@@ -133,7 +135,8 @@ fn ours<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Labels, D::Error> 
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
             let mut kept = Labels::new();
             while let Some(key) = map.next_key::<String>()? {
-                if !labels::is_ours(&key) || key.len() > MAX_TEXT || kept.len() >= MAX_LABELS {
+                let has_room = kept.len() < MAX_LABELS || labels::is_wish(&key);
+                if !labels::is_ours(&key) || key.len() > MAX_TEXT || !has_room {
                     map.next_value::<IgnoredAny>()?;
                     continue;
                 }

@@ -190,6 +190,10 @@ impl Watch {
             if !told.is_empty() {
                 settle.note(waits.elapsed());
             }
+            // An event without an id: any container may be another one.
+            if told.contains("") {
+                everything = Instant::now();
+            }
             changed = told;
         }
     }

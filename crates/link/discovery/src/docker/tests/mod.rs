@@ -341,6 +341,11 @@ async fn labels_of_any_size_hide_no_other_container() {
     let why = api.inspect("c2").await.unwrap_err();
     assert!(why.is_local(), "{why}");
     assert!(why.to_string().ends_with("/containers/c2/json: it is larger than 16 MiB"), "{why}");
+    let mut many = json!({"weir.max": "2mbit", "weir.weight": "3"});
+    (0..300).for_each(|n| many[format!("weir.{n}")] = "an image's".into());
+    fake.put(with(container("c4", "many"), "/Config/Labels", many));
+    let many = api.inspect("c4").await.unwrap().unwrap().config.labels;
+    assert!(many["weir.max"] == "2mbit" && many["weir.weight"] == "3" && many.len() == 258, "{}", many.len());
 
     let mut events = api.events(0).await.unwrap();
     let event =
