@@ -197,7 +197,8 @@ static __always_inline void classify(struct __sk_buff *skb, const struct weir_co
 {
 	if (cfg->flags & WEIR_WEIGHED && cfg->flags & (WEIR_BARE | WEIR_TUNNELS))
 		weigh(skb, handle, header);
-	skb->cb[WEIR_CB_PRIORITY] = skb->priority;
+	/* A packet that a port has sent through another link's scheduler still has its class there. */
+	skb->cb[WEIR_CB_PRIORITY] = skb->ingress_ifindex && names_class(skb->priority) ? 0 : skb->priority;
 	skb->priority = handle;
 	if (cfg->flags & WEIR_SPARSE && goes_first(skb, cfg->ifb_index, handle, flow_of_socket(skb),
 						   skb->cb[WEIR_CB_DATAGRAM] != 0))

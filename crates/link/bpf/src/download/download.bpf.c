@@ -300,7 +300,7 @@ static __always_inline void learn(struct __sk_buff *skb, const struct weir_down_
 	shown = shown_by(source.bytes);
 	if (!may_send_from(cfg, handle, owner, shown))
 		return;
-	if (known && sender.at - known->at <= LIVE && bpf_map_lookup_elem(&weir_down_class, &known->handle) &&
+	if (known && (__s32)(sender.at - known->at) <= LIVE && bpf_map_lookup_elem(&weir_down_class, &known->handle) &&
 	    may_send_from(cfg, known->handle, owner, shown))
 		return;
 	bpf_map_update_elem(&weir_down_flows, &flow, &sender, BPF_ANY);
