@@ -234,7 +234,7 @@ impl Agent {
                 joined.remarks.take_back(&remark, now);
             }
         }
-        if !joined.remarks.has_unwritten() {
+        if !joined.remarks.has_unwritten(now) {
             joined.source.no_event_waits();
         }
     }

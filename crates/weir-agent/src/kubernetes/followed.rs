@@ -197,7 +197,7 @@ impl<T: Object> Collection<T> {
 
     /// Leaves out the object of a change that is too large to be read, by the beginning of its line.
     pub(super) fn leave_out(&mut self, beginning: &[u8]) -> Applied {
-        let Outline { namespace, name, version } = Outline::read(beginning);
+        let Outline { kind, namespace, name, version } = Outline::read(beginning);
         if name.is_empty() {
             let most = Lines::LONGEST >> 20;
             return Applied::Failed(format!("a change is larger than {most} MiB and names no object"));
@@ -207,14 +207,19 @@ impl<T: Object> Collection<T> {
         }
         let key = if namespace.is_empty() { name } else { format!("{namespace}/{name}") };
         let was_there = self.objects.remove(&key).is_some();
+        if kind == "DELETED" {
+            let was_left_out = self.too_large.remove(&key);
+            return if was_there || was_left_out { Applied::Changed } else { Applied::Nothing };
+        }
         let is_news = is_name(&key) && self.too_large.len() < MAX_TOO_LARGE && self.too_large.insert(key);
         if was_there || is_news { Applied::Changed } else { Applied::Nothing }
     }
 }
 
-/// The name and the version of an object in the beginning of a line.
+/// The kind of a change, and the name and the version of its object, in the beginning of a line.
 #[derive(Debug, Default)]
 struct Outline {
+    kind: String,
     namespace: String,
     name: String,
     version: String,
@@ -255,6 +260,7 @@ impl<'de> Visitor<'de> for OutlineReader<'_> {
         while let Some(key) = map.next_key::<String>()? {
             let outline = &mut *self.outline;
             match (self.at, key.as_str()) {
+                ("", "type") => outline.kind = map.next_value()?,
                 ("", "object") => map.next_value_seed(OutlineReader { outline, at: "object" })?,
                 ("object", "metadata") => map.next_value_seed(OutlineReader { outline, at: "metadata" })?,
                 ("metadata", "name") => outline.name = map.next_value()?,
@@ -444,6 +450,13 @@ mod tests {
             assert!(matches!(pods.leave_out(odd), Applied::Failed(_)), "{odd:?}");
         }
         assert_eq!(pods.apply(&super::tests::line("DELETED", &pod("a", "9", "1"))), Applied::Changed);
+        assert_eq!(pods.too_large().count(), 0);
+        assert_eq!(pods.leave_out(&line[..cut]), Applied::Changed);
+        // The server writes the kind first.
+        let deleted = format!("{{\"type\":\"DELETED\",\"object\":{huge}");
+        let end = deleted.find("xxx").unwrap();
+        let left_out = pods.leave_out(&deleted.as_bytes()[..end]);
+        assert_eq!(left_out, Applied::Changed, "this line is too long as well");
         assert_eq!(pods.too_large().count(), 0);
         for n in 0..100 {
             pods.leave_out(&super::tests::line("MODIFIED", &pod(&format!("p{n}"), "10", "1")));

@@ -17,6 +17,8 @@ const BURST: u32 = 20;
 const REFILL: Duration = Duration::from_secs(3);
 /// The pause before a text that could not be written is handed out again.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
+/// The longest time that a server takes for an answer, with its connection.
+const ANSWER: Duration = Duration::from_secs(30);
 /// The longest text of an event, bytes.
 const LONGEST: usize = 1_000;
 
@@ -124,7 +126,8 @@ impl Remarks {
             let is_time = said.retry.is_none_or(|retry| now >= retry);
             if is_new && is_time && now.since(said.since) >= HOLDS_AFTER && self.free > 0 {
                 self.free -= 1;
-                said.retry = None;
+                // It is unwritten until the server has had time to answer.
+                said.retry = said.retry.map(|_| Instant(now.0 + ANSWER));
                 said.written = Some((remark.text.clone(), now));
                 due.push(remark);
             }
@@ -142,9 +145,10 @@ impl Remarks {
         }
     }
 
-    /// Whether a text waits that could not be written.
-    pub(crate) fn has_unwritten(&self) -> bool {
-        self.said.values().any(|said| said.retry.is_some())
+    /// Whether a text waits that could not be written, or is being written again.
+    pub(crate) fn has_unwritten(&self, now: Instant) -> bool {
+        let waits = |said: &Said| said.retry.is_some_and(|retry| said.written.is_none() || now < retry);
+        self.said.values().any(waits)
     }
 }
 
@@ -188,14 +192,17 @@ mod tests {
         assert_eq!(remarks.due(full(), &alive, at(0)), []);
         for s in [3, 13, 23] {
             assert_eq!(remarks.due(full(), &alive, at(s)).len(), 1, "{s}");
-            assert!(!remarks.has_unwritten());
+            assert_eq!(remarks.has_unwritten(at(s)), s > 3, "the server may fail again");
             remarks.take_back(&full()[0], at(s));
-            assert!(remarks.has_unwritten());
+            assert!(remarks.has_unwritten(at(s)));
             assert_eq!(remarks.due(full(), &alive, at(s + 9)), [], "the server has a pause");
         }
+        assert_eq!(remarks.due(full(), &alive, at(33)).len(), 1);
+        assert!(remarks.has_unwritten(at(33)) && !remarks.has_unwritten(at(63)), "it has answered by then");
+        remarks.take_back(&full()[0], at(33));
         // It no longer holds, so nothing waits.
-        assert_eq!(remarks.due(vec![], &alive, at(33)), []);
-        assert!(!remarks.has_unwritten());
+        assert_eq!(remarks.due(vec![], &alive, at(34)), []);
+        assert!(!remarks.has_unwritten(at(34)));
         assert_eq!(remarks.due(full(), &alive, at(40)), []);
         assert_eq!(remarks.due(full(), &alive, at(43)).len(), 1);
         assert_eq!(remarks.due(full(), &alive, at(60)), [], "it is written");
