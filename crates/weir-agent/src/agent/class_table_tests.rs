@@ -682,6 +682,24 @@ fn a_promise_stays_while_a_runtime_has_not_answered() {
     assert_eq!(table.ledger(), &Ledger::new());
 }
 
+/// The monitor of a container is there before Incus tells its labels.
+#[test]
+fn a_promise_to_a_container_of_lxc_stays_while_incus_has_not_answered() {
+    let mut table = table_of("");
+    let bare = DiscoveredClass { source: ClassSource::Lxc, ..claim("web") };
+    let label = Layer { min: Some(BitRate::mbit(30)), ..Layer::default() };
+    let told = DiscoveredClass { label, ..bare.clone() };
+    table.update(vec![told.clone()], true);
+    let promised = table.ledger().clone();
+    assert_eq!(promised.len(), 1);
+    table.update(vec![bare.clone()], false);
+    assert_eq!((table.ledger(), table.reservation().reserved), (&promised, BitRate::mbit(30)));
+    table.update(vec![told], true);
+    assert_eq!(table.ledger(), &promised);
+    table.update(vec![bare], true);
+    assert_eq!(table.ledger(), &Ledger::new());
+}
+
 /// A pod without a report of `weir cni` is found by what its cluster tells.
 #[test]
 fn a_promise_to_a_pod_stays_while_the_cluster_has_not_answered() {

@@ -134,8 +134,10 @@ impl Awaited {
     fn includes(self, key: &ClassKey) -> bool {
         match self {
             Awaited::Everyone => key.source().is_discovered(),
-            // The cluster tells of pods that no call of the plugin reported.
-            Awaited::Sources => key.source().is_runtime() || key.source() == ClassSource::Cni,
+            // The cluster tells of pods that no call of the plugin reported, and Incus the labels of containers of LXC.
+            Awaited::Sources => {
+                key.source().is_runtime() || matches!(key.source(), ClassSource::Cni | ClassSource::Lxc)
+            }
             Awaited::Nobody => false,
         }
     }
