@@ -96,16 +96,17 @@ impl Capacities {
         self.configured.keys().any(|device| self.replaced(device) != (None, None))
     }
 
-    /// Whether an undo may set these capacities by hand. A single link's are of no link if there are several.
+    /// Whether an undo may set the capacities by hand that the last change replaced. That change was about a single
+    /// link, or about one of several.
     ///
     /// # Errors
-    /// They are for another number of links than the configuration has.
-    pub(super) fn fits(&self, by_hand: &ByHand) -> Result<(), Error> {
+    /// It was about another number of links than the configuration has.
+    pub(super) fn fits(&self, replaced: &ByHand) -> Result<(), Error> {
         let why = match self.configured.len() > 1 {
-            true if by_hand.single != LinkByHand::default() => {
+            true if replaced.links == self.by_hand.links => {
                 "it was about a single link, and there are several now; `weir link set --link DEVICE` sets one's"
             }
-            false if !by_hand.links.is_empty() => {
+            false if replaced.single == self.by_hand.single => {
                 "it was about several links, and there is a single one now; `weir link set` sets its capacity"
             }
             _ => return Ok(()),
@@ -451,7 +452,7 @@ mod tests {
         let none = Capacities::new(&file, ByHand::default());
         let error = none.fits(&single).unwrap_err().message;
         assert!(error.contains("about a single link, and there are several now"), "{error}");
-        assert!(none.fits(&ByHand::default()).is_ok());
+        assert!(none.fits(&ByHand::default()).is_err(), "the first capacity of the single link");
         let stored = Capacities::new(&file, single);
         assert!(stored.are_left_out(), "it is not known which link was meant");
         let set = stored.after("wwan0", &change(Some(5_000), None)).unwrap();
@@ -462,6 +463,11 @@ mod tests {
             ByHand::default(),
         );
         assert!(one.fits(&set).unwrap_err().message.contains("there is a single one now"));
+        // A start with a single link keeps those of several, which are in force at none.
+        let (links, single) =
+            (set.links.clone(), LinkByHand { capacity: Some(BitRate::mbit(10)), download: None });
+        let one = Capacities { by_hand: ByHand { single, links }, ..one };
+        assert!(one.fits(&set).is_ok(), "the change was about the single link");
         let stored: ByHand = serde_json::from_str(&serde_json::to_string(&set).unwrap()).unwrap();
         let both = Capacities::new(&file, stored);
         let capacities =
