@@ -46,6 +46,7 @@ pub(crate) use api::{Api, Pem, Place};
 pub(crate) use capacity::{Follows, in_words};
 pub(crate) use discover::Discover;
 pub(crate) use exempt::Exempt;
+pub(crate) use keys::hidden as hidden_value;
 pub(crate) use kubernetes::{Kubernetes, check_server, is_node};
 pub(crate) use labels::{Granted, Labels, by_namespace, grant, within};
 pub(crate) use names::{is_name, no_name};

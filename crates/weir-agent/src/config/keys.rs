@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use weir_units::without_user;
 
-use super::secrets::{is_address, is_secret};
+use super::secrets::{is_address, is_secret, without_secrets};
 
-/// The most bytes of a value that are kept.
-const MAX_VALUE: usize = 64 << 10;
+/// The most bytes of a value that are kept. The audit keeps 512 characters, and so the digest behind them.
+const MAX_VALUE: usize = 400;
 /// The text in place of a secret.
 const HIDDEN: &str = "(hidden)";
 
@@ -56,14 +56,33 @@ fn flatten(keys: &mut BTreeMap<String, String>, path: &str, value: &toml::Value)
 
 /// A value that is not too long for a record. The digest tells two long ones apart.
 fn cut(text: String) -> String {
-    let Some(end) =
-        (0..=MAX_VALUE).rev().find(|at| text.is_char_boundary(*at)).filter(|_| text.len() > MAX_VALUE)
-    else {
+    if text.len() <= MAX_VALUE {
         return text;
-    };
+    }
+    let end = (0..=MAX_VALUE).rfind(|at| text.is_char_boundary(*at)).unwrap_or(0);
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     let digest: String = digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{}... ({} bytes, {digest})", &text[..end], text.len())
+}
+
+/// The value of a key as an earlier version has recorded it, with its secrets hidden.
+pub(crate) fn hidden(path: &str, text: &str) -> String {
+    let last = path.rsplit('.').next().unwrap_or(path);
+    if is_secret(last) {
+        return HIDDEN.to_owned();
+    }
+    if !text.contains(['@', '?']) {
+        return text.to_owned();
+    }
+    let key = "value";
+    match format!("{key} = {text}").parse::<toml::Table>() {
+        Ok(mut table) => table.remove(key).map_or_else(String::new, |value| shown(last, &value).to_string()),
+        // It was cut.
+        Err(_) => {
+            let line = without_secrets(&format!("{last} = {text}"), HIDDEN);
+            line.split_once('=').map_or(String::new(), |(_, value)| value.trim_start().to_owned())
+        }
+    }
 }
 
 /// A value with the user and the password of each address hidden.
@@ -100,6 +119,23 @@ mod tests {
         assert!(!all.contains("s3cret") && !all.contains("acme"), "{all}");
         assert_eq!(value("images.proxy"), Some("\"http://(hidden)@b.example\""));
         assert!(all.contains("https://(hidden)@y") && all.contains("http://(hidden)@b.example"), "{all}");
+    }
+
+    /// Versions before 2026-11-30 recorded parts of credentials.
+    #[test]
+    fn recorded_value_is_what_the_same_file_has_now() {
+        for (key, recorded, now) in [
+            ("images.proxy", "\"http://u:a/b@h:3128\"", "\"http://(hidden)@h:3128\""),
+            ("images.pop.redis", "\"u:p@10.0.0.5\"", "\"(hidden)@10.0.0.5\""),
+            ("images.upstream.x.username", "\"acme\"", "(hidden)"),
+            ("images.redis.url", "\"redis://(hidden)@10.0.0.5\"", "\"redis://(hidden)@10.0.0.5\""),
+            ("images.list", "[\"http://u:p@h\", \"b\"]", "[\"http://(hidden)@h\", \"b\"]"),
+            ("link.capacity", "\"95mbit\"", "\"95mbit\""),
+            ("class.web.name", "\"a@b?\"", "\"a@b?\""),
+            ("images.proxy", "\"http://u:p@h/long...", "\"http://(hidden)@h/long..."),
+        ] {
+            assert_eq!(hidden(key, recorded), now, "{key}");
+        }
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use weir_api::{ChangeKind, HistoryChange, HistoryRecord};
 
+use crate::config::hidden_value;
+
 /// The longest line that is read, in bytes.
 pub(super) const MAX_LINE: usize = 8 << 20;
 const BEFORE_SUM: &str = "{\"sum\":\"";
@@ -30,7 +32,7 @@ pub(super) fn write(record: &HistoryRecord) -> Vec<u8> {
     format!("{BEFORE_SUM}{}{BEFORE_RECORD}{record}}}\n", sum(record.as_bytes())).into_bytes()
 }
 
-/// Reads a line without its end. `None` if it is torn or damaged.
+/// Reads a line without its end. `None` if it is torn or damaged. Secrets that an earlier version has written are hidden.
 pub(super) fn read(line: &[u8]) -> Option<HistoryRecord> {
     let rest = line.strip_prefix(BEFORE_SUM.as_bytes())?;
     let (found, rest) = rest.split_at_checked(SUM_LENGTH)?;
@@ -38,7 +40,13 @@ pub(super) fn read(line: &[u8]) -> Option<HistoryRecord> {
     if sum(record).as_bytes() != found {
         return None;
     }
-    serde_json::from_slice(record).ok()
+    let mut record: HistoryRecord = serde_json::from_slice(record).ok()?;
+    for change in record.changes.iter_mut().filter(|change| change.what == ChangeKind::Configuration) {
+        for value in [&mut change.old, &mut change.new].into_iter().flatten() {
+            *value = hidden_value(&change.name, value);
+        }
+    }
+    Some(record)
 }
 
 /// The most changes of one line.
