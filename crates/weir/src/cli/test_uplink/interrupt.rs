@@ -13,7 +13,7 @@ const SLICE: Duration = Duration::from_millis(50);
 
 /// The test was told to end.
 #[derive(Debug, thiserror::Error)]
-#[error("the test was interrupted: what it made is removed")]
+#[error("the test was interrupted")]
 pub(super) struct Interrupted;
 
 extern "C" fn note(_: nix::libc::c_int) {

@@ -26,11 +26,12 @@ use weir_netlink::Netlink;
 use weir_units::BitRate;
 
 use self::{
+    interrupt::Interrupted,
     judge::{Bounds, CLASSES, Counted, Line, Phase},
     look::Look,
     sender::{SendArgs, Sender},
     show::{Outcome, show},
-    stage::{Places, Stage},
+    stage::{Stage, SweepArgs},
     traces::Traces,
 };
 use super::{Session, Usage, progress::Waiting};
@@ -91,7 +92,7 @@ enum What {
     Send(SendArgs),
     /// Remove what the test made when it has ended, which starts it
     #[command(hide = true)]
-    Sweep(Places),
+    Sweep(SweepArgs),
 }
 
 #[derive(Debug, Args)]
@@ -126,7 +127,7 @@ pub(super) fn run(args: &TestArgs, session: &mut Session<'_>) -> anyhow::Result<
     match &args.what {
         What::Uplink(args) => uplink(args, session),
         What::Send(args) => sender::run(args, session.out).map(|()| ExitCode::SUCCESS),
-        What::Sweep(places) => stage::sweep(places).map(|()| ExitCode::SUCCESS),
+        What::Sweep(args) => stage::sweep(args).map(|()| ExitCode::SUCCESS),
     }
 }
 
@@ -196,16 +197,19 @@ struct Target {
 fn target(link: &FreeLink, to: Option<&str>) -> anyhow::Result<Target> {
     let mut netlink = Netlink::open()?;
     let device = netlink.link(&link.device)?;
+    let addresses = netlink.addresses()?;
+    let nets_of = |index| addresses.iter().filter(move |found| found.index == index).map(|found| found.net);
     let by = match device.master {
-        Some(master) => netlink.links()?.into_iter().find(|found| found.index == master).unwrap_or(device),
-        None => device,
+        // A bridge or a bond has the addresses, and a VRF has not.
+        Some(master) if documentation(nets_of(device.index)).is_none() => {
+            netlink.links()?.into_iter().find(|found| found.index == master).unwrap_or(device)
+        }
+        _ => device,
     };
     if let Some(to) = to {
         return Ok(Target { by: by.name, address: server(to)?, is_tcp: true });
     }
-    let addresses = netlink.addresses()?;
-    let nets = addresses.iter().filter(|found| found.index == by.index).map(|found| found.net);
-    let address = documentation(nets).with_context(|| {
+    let address = documentation(nets_of(by.index)).with_context(|| {
         format!("cannot send by {0}: it has no address but link-local ones (`ip address show {0}`)", by.name)
     })?;
     Ok(Target { by: by.name, address, is_tcp: false })
@@ -252,14 +256,19 @@ impl Test<'_> {
     fn run(&self, is_json: bool) -> anyhow::Result<Outcome> {
         let before = Traces::look()?;
         let waiting = Waiting::new(is_json, "the test's agent starts");
-        let stage = Stage::build(&self.args.config)?;
-        let played = self.play(&stage, &waiting);
-        waiting.step("the agent puts everything back");
-        let ended = stage.end();
+        let (played, ended) = match Stage::build(&self.args.config) {
+            Ok(stage) => {
+                let played = self.play(&stage, &waiting);
+                waiting.step("the agent puts everything back");
+                (played, stage.end())
+            }
+            Err(error) => (Err(error), Ok(())),
+        };
         drop(waiting);
-        let mut outcome = played?;
-        outcome.faults.extend(ended.err().map(|error| format!("{error:#}")));
-        outcome.faults.extend(before.differences(&Traces::look()?));
+        let mut faults: Vec<String> = ended.err().map(|error| format!("{error:#}")).into_iter().collect();
+        faults.extend(before.differences(&Traces::look()?));
+        let mut outcome = played.map_err(|error| with_faults(error, &faults))?;
+        outcome.faults.extend(faults);
         Ok(outcome.judged())
     }
 
@@ -349,6 +358,15 @@ impl Test<'_> {
     }
 }
 
+/// The error of a test, with the faults of its roll-back.
+fn with_faults(error: anyhow::Error, faults: &[String]) -> anyhow::Error {
+    match faults {
+        [] if error.is::<Interrupted>() => anyhow::anyhow!("{error}: what it made is removed"),
+        [] => error,
+        faults => error.context(format!("not all is as before the test ({})", faults.join("; "))),
+    }
+}
+
 /// The mean capacity of a link, whose rate may change, over some time.
 fn mean_capacity(client: &Client, time: Duration) -> anyhow::Result<BitRate> {
     let (begin, mut sum, mut count) = (Instant::now(), 0, 0);
@@ -371,6 +389,18 @@ fn reserved(stage: &Stage) -> anyhow::Result<BitRate> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interrupted_test_says_what_it_has_not_put_back() {
+        let said = |error: anyhow::Error, faults: &[&str]| {
+            let faults: Vec<String> = faults.iter().map(|fault| (*fault).to_owned()).collect();
+            format!("{:#}", with_faults(error, &faults))
+        };
+        assert_eq!(said(Interrupted.into(), &[]), "the test was interrupted: what it made is removed");
+        let left = "not all is as before the test (device weir0 is new): the test was interrupted";
+        assert_eq!(said(Interrupted.into(), &["device weir0 is new"]), left);
+        assert_eq!(said(anyhow::anyhow!("no answer"), &[]), "no answer");
+    }
 
     #[test]
     fn slow_links_are_measured_for_longer() {

@@ -109,15 +109,16 @@ fn open(args: &SendArgs) -> nix::Result<OwnedFd> {
 /// Sends at the pace, and no burst after it was held back.
 fn send_until(over: &AtomicBool, args: &SendArgs, socket: &OwnedFd) -> nix::Result<Report> {
     let (length, around) = if args.tcp { (CHUNK, 0) } else { (PAYLOAD, HEADERS) };
+    let packet = length as u64 + around;
     let payload = vec![0; length];
     let to = SockaddrStorage::from(args.to);
     let mut report = Report { bytes: 0, micros: 0, was_held: false };
     let (mut last, mut due) = (Instant::now(), 0);
     while !over.load(Ordering::Relaxed) {
         let now = Instant::now();
-        due = (due + args.rate.bytes_in(now - last).0).min(args.rate.bytes_in(MAX_LAG).0.max(length as u64));
+        due = (due + args.rate.bytes_in(now - last).0).min(args.rate.bytes_in(MAX_LAG).0.max(packet));
         last = now;
-        while due >= length as u64 + around {
+        while due >= packet {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
             let sent = if args.tcp {
                 send(socket.as_raw_fd(), &payload, flags)
@@ -236,11 +237,14 @@ mod tests {
 
     use super::*;
 
-    /// The pace bounds a sender that nothing holds back.
+    /// The pace bounds a sender that nothing holds back. A slow one sends a packet at a time.
     #[test]
     fn sender_without_a_queue_keeps_its_pace() {
+        [BitRate::mbit(8), BitRate::kbit(96)].into_iter().for_each(keeps_its_pace);
+    }
+
+    fn keeps_its_pace(rate: BitRate) {
         let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let rate = BitRate::mbit(8);
         let args = SendArgs { device: "lo".to_owned(), rate, to: sink.local_addr().unwrap(), tcp: false };
         let family = AddressFamily::Inet;
         let socket = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).unwrap();

@@ -41,9 +41,11 @@ pub(super) struct Stage {
     sweeper: Sweeper,
 }
 
-/// The directories that the test makes.
-#[derive(Debug, Clone, Args)]
-pub(in crate::cli) struct Places {
+/// The directories that the test of a process makes.
+#[derive(Debug)]
+struct Places {
+    /// Their name.
+    name: String,
     /// The configuration, the socket and the state.
     directory: PathBuf,
     /// The cgroup above those of the classes.
@@ -51,6 +53,14 @@ pub(in crate::cli) struct Places {
 }
 
 impl Places {
+    /// Those of the test of process `pid`.
+    fn of(pid: u32) -> anyhow::Result<Places> {
+        let hierarchy = Cgroup2::find().context("cannot make the cgroups of the test's classes")?;
+        let name = format!("weir-test-{pid}");
+        let cgroups = hierarchy.directory(&Path::new("/").join(&name));
+        Ok(Places { directory: Path::new("/run").join(&name), cgroups, name })
+    }
+
     fn make(&self) -> anyhow::Result<()> {
         let make = |path: &Path, mode| {
             let made = DirBuilder::new().mode(mode).create(path);
@@ -78,15 +88,12 @@ impl Stage {
     /// # Errors
     /// The agent ends or does not get ready, with its last words; or a signal came.
     pub(super) fn build(config: &Path) -> anyhow::Result<Stage> {
-        let mount = Cgroup2::find().context("cannot make the cgroups of the test's classes")?;
-        let name = format!("weir-test-{}", std::process::id());
-        let cgroups = Path::new("/").join(&name);
-        let directory = Path::new("/run").join(&name);
-        let places = Places { cgroups: mount.directory(&cgroups), directory };
+        let places = Places::of(std::process::id())?;
+        let cgroups = Path::new("/").join(&places.name);
         let text = fs::read_to_string(config).with_context(|| format!("cannot read {}", config.display()))?;
         let text = derived(&text, &places.directory, &cgroups)
             .with_context(|| format!("cannot use configuration {}", config.display()))?;
-        let sweeper = Sweeper::start(&places)?;
+        let sweeper = Sweeper::start()?;
         places.make()?;
         fs::write(places.config(), text).context("cannot write the configuration of the test's agent")?;
         let agent = start_agent(&places)?;
@@ -197,9 +204,9 @@ fn wait(child: &mut Child, most: Duration) -> io::Result<Option<ExitStatus>> {
 struct Sweeper(Child);
 
 impl Sweeper {
-    fn start(places: &Places) -> anyhow::Result<Sweeper> {
+    fn start() -> anyhow::Result<Sweeper> {
         let mut command = std::process::Command::new("/proc/self/exe");
-        command.arg0("weir").args(["test", "sweep"]).arg(&places.directory).arg(&places.cgroups);
+        command.arg0("weir").args(["test", "sweep"]).arg(std::process::id().to_string());
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         Ok(Sweeper(command.spawn().context("cannot start the process that clears up after the test")?))
     }
@@ -229,15 +236,23 @@ impl Drop for Sweeper {
     }
 }
 
+/// The test to clear up after.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct SweepArgs {
+    /// Its process
+    pid: u32,
+}
+
 /// The sweeper's process: waits until standard input ends, then removes what the test made.
 ///
 /// # Errors
 /// A part cannot be removed.
-pub(in crate::cli) fn sweep(places: &Places) -> anyhow::Result<()> {
+pub(in crate::cli) fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
+    let places = Places::of(args.pid)?;
     let mut words = Vec::new();
     io::stdin().read_to_end(&mut words)?;
-    let restored = if words == RESTORED { Ok(()) } else { restore(places) };
-    let removed = remove(places);
+    let restored = if words == RESTORED { Ok(()) } else { restore(&places) };
+    let removed = remove(&places);
     restored.and(removed)
 }
 
