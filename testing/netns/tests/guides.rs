@@ -66,8 +66,9 @@ const ELSEWHERE: [(&str, &str); 7] = [
 ];
 
 /// Programs of commands that are left out, with the reason.
-const LEFT_OUT: [(&str, &str); 4] = [
+const LEFT_OUT: [(&str, &str); 5] = [
     ("docker", "the containers are namespaces here"),
+    ("incus", "no Incus runs here"),
     ("ssh", "it is another machine's"),
     ("systemctl", "no systemd runs here"),
     ("virsh", "no machine of libvirt runs here"),
