@@ -168,11 +168,13 @@ keyed() {
 quietly incus config set incus1 user.weir.max=1mbit
 keyed 1000000
 sleep 1
-rates 4 2 2 2 2 2 2 2 1 2 || { weir ps; fail "beside a key of 1 Mbit/s for incus1:$figures"; }
-held=$figures
+from=$(now)
+sleep 4
+held=$(of rate ${port[incus1]} "$from" "$(now)")
+within "$held" 0.98 1.02 || { weir ps; fail "a key of 1 Mbit/s holds incus1 to $held"; }
 quietly incus config set incus1 user.weir.max=2mbit
 keyed 2000000
-pass "a key of Incus is in force $figures s after \`incus config set\`:$held with 1 Mbit/s for incus1"
+pass "a key of Incus is in force $figures s after \`incus config set\`, and holds it to $held of 1 Mbit/s"
 sleep 3
 
 # steady WHAT: since $from no kind has had more than its maximum in any half second, and no class is another.
