@@ -442,7 +442,7 @@ int weir_tunnel(struct __sk_buff *skb)
 
 /*
  * Gives a packet its own priority back behind the link's scheduler. The priority of one that comes straight from there is
- * in skb->cb. What entered at a port had priority 0 from its container, and IP may have set one since.
+ * in skb->cb. A packet that entered at a port had priority 0 from its container, and IP may have set one since.
  */
 static __always_inline void give_back(struct __sk_buff *skb, const struct weir_config *cfg)
 {

@@ -149,7 +149,7 @@ static __always_inline void name_for_filters(struct __sk_buff *skb, __u32 handle
 		skb->priority = 0;
 }
 
-/* A filter at the root of HTB: the class of a packet whose priority is none. */
+/* A filter at the root of HTB. It returns the class of a packet whose priority names no class. */
 SEC("tc")
 int weir_htb_class(struct __sk_buff *skb)
 {
