@@ -2,7 +2,6 @@
 //! what is measured so is the way between them.
 
 use std::{
-    ffi::CString,
     io,
     mem::zeroed,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
@@ -23,6 +22,8 @@ use nix::{
 use weir_netlab::topology::Netns;
 use weir_units::BitRate;
 
+use crate::kernel::load_program;
+
 /// Frames a system call.
 const BATCH: usize = 64;
 /// With its check sum, which an adapter would add, a frame of 64 bytes.
@@ -40,21 +41,7 @@ type Frame = [u8; VNET + FRAME];
 pub fn drain(netns: &Netns, interface: &str) {
     // r0 = XDP_DROP; exit
     let instructions: [u64; 2] = [0x0000_0001_0000_00b7, 0x95];
-    let (name, license) = (CString::new("drain").unwrap(), CString::new("GPL").unwrap());
-    // SAFETY: names and instructions live through the call, and there are two of the latter.
-    let fd = unsafe {
-        libbpf_sys::bpf_prog_load(
-            libbpf_sys::BPF_PROG_TYPE_XDP,
-            name.as_ptr(),
-            license.as_ptr(),
-            instructions.as_ptr().cast(),
-            instructions.len() as _,
-            std::ptr::null_mut(),
-        )
-    };
-    assert!(fd >= 0, "a program loads: {fd}");
-    // SAFETY: a fresh descriptor without another owner.
-    let program = unsafe { OwnedFd::from_raw_fd(fd) };
+    let program = load_program(libbpf_sys::BPF_PROG_TYPE_XDP, "drain", &instructions);
     let attach = || {
         let index = if_nametoindex(interface).expect("there is such an interface").cast_signed();
         let native = libbpf_sys::XDP_FLAGS_DRV_MODE;

@@ -97,18 +97,18 @@ pub fn detach_tcx(netns: &Netns, device: &str, program: u32) {
     detached.expect("the namespace can be entered").expect("the program is there");
 }
 
-/// A program for packets at tc or TCX that is not weir's, of instructions as the kernel has them.
+/// A program of this kind (`BPF_PROG_TYPE_...`) that is not weir's, of instructions as the kernel has them.
 ///
 /// # Panics
 /// If the kernel refuses.
 #[must_use]
 #[track_caller]
-pub fn load_classifier(name: &str, instructions: &[u64]) -> OwnedFd {
+pub fn load_program(kind: libbpf_sys::bpf_prog_type, name: &str, instructions: &[u64]) -> OwnedFd {
     let (name, license) = (CString::new(name).expect("no zero"), c"GPL");
     // SAFETY: names and instructions live through the call, and there are as many as it is told.
     let fd = unsafe {
         libbpf_sys::bpf_prog_load(
-            libbpf_sys::BPF_PROG_TYPE_SCHED_CLS,
+            kind,
             name.as_ptr(),
             license.as_ptr(),
             instructions.as_ptr().cast(),
@@ -119,6 +119,16 @@ pub fn load_classifier(name: &str, instructions: &[u64]) -> OwnedFd {
     assert!(fd >= 0, "a program loads: {fd}");
     // SAFETY: a fresh descriptor without another owner.
     unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// The same for packets at tc or TCX.
+///
+/// # Panics
+/// If the kernel refuses.
+#[must_use]
+#[track_caller]
+pub fn load_classifier(name: &str, instructions: &[u64]) -> OwnedFd {
+    load_program(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, name, instructions)
 }
 
 /// All that weir could leave behind on a node, by what it is: links, qdiscs, classes, filters,

@@ -1,7 +1,6 @@
 //! Programs for the socket events of a cgroup that are not weir's, and what programs cost.
 
 use std::{
-    ffi::CString,
     fs::File,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     path::Path,
@@ -9,6 +8,8 @@ use std::{
 
 use libbpf_rs::libbpf_sys;
 use weir_bpf::attach;
+
+use crate::kernel::load_program;
 
 /// Has the kernel count how often programs run, until it is dropped.
 #[derive(Debug)]
@@ -81,21 +82,7 @@ impl Foreign {
     fn attach_with(cgroup: &Path, flags: u32) -> Foreign {
         // r0 = 1; exit
         let instructions: [u64; 2] = [0x0000_0001_0000_00b7, 0x95];
-        let (name, license) = (CString::new("foreign").unwrap(), CString::new("GPL").unwrap());
-        // SAFETY: names and instructions live through the call, and there are two of the latter.
-        let fd = unsafe {
-            libbpf_sys::bpf_prog_load(
-                libbpf_sys::BPF_PROG_TYPE_SOCK_OPS,
-                name.as_ptr(),
-                license.as_ptr(),
-                instructions.as_ptr().cast(),
-                instructions.len() as _,
-                std::ptr::null_mut(),
-            )
-        };
-        assert!(fd >= 0, "a program loads: {fd}");
-        // SAFETY: a fresh descriptor without another owner.
-        let program = unsafe { OwnedFd::from_raw_fd(fd) };
+        let program = load_program(libbpf_sys::BPF_PROG_TYPE_SOCK_OPS, "foreign", &instructions);
         let cgroup = File::open(cgroup).expect("the cgroup is there");
         // SAFETY: both descriptors are open.
         let code = unsafe {
