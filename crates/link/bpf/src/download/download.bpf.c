@@ -148,24 +148,25 @@ static __always_inline int read_fields(struct __sk_buff *skb, const struct packe
 	}
 }
 
-static __always_inline __u32 owner_of(const __u8 *address)
+/* The class of an address in one of the two maps of addresses; 0 if there is none. */
+static __always_inline __u32 class_in(void *map, const __u8 *address)
 {
 	struct weir_address key;
 	__u32 *handle;
 
 	__builtin_memcpy(key.bytes, address, sizeof(key.bytes));
-	handle = bpf_map_lookup_elem(&weir_down_owner, &key);
+	handle = bpf_map_lookup_elem(map, &key);
 	return handle ? *handle : 0;
+}
+
+static __always_inline __u32 owner_of(const __u8 *address)
+{
+	return class_in(&weir_down_owner, address);
 }
 
 static __always_inline __u32 shown_by(const __u8 *address)
 {
-	struct weir_address key;
-	__u32 *handle;
-
-	__builtin_memcpy(key.bytes, address, sizeof(key.bytes));
-	handle = bpf_map_lookup_elem(&weir_down_shown, &key);
-	return handle ? *handle : 0;
+	return class_in(&weir_down_shown, address);
 }
 
 /* The key of an arriving packet's flow. */
